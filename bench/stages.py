@@ -16,10 +16,10 @@ from typing import Any
 from consumers.handoff import Handoff
 from consumers.kafka import fetching
 from consumers.kafka.fetch_door import ResultReader
-from pipelines import decode
-from pipelines.assemble import Assembler
-from pipelines.dataset import Deliveries
-from pipelines.feed import Feed
+from pipelines.stream import decode
+from pipelines.stream.assemble import Assembler
+from pipelines.stream.dataset import Deliveries
+from pipelines.stream.feed import Feed
 from training.ledger.ledger import Ledger
 from training.model.learner import Learner
 from training.telemetry.live_metrics import LiveMetrics

@@ -1,4 +1,4 @@
 """Bytes to blocks to a dataset.
 
-Its modules are imported by name; this face imports nothing, and nothing here but `pipelines.dataset` loads TensorFlow.
+Its modules are imported by name; this face imports nothing. The import linter lists the modules that load TensorFlow.
 """

@@ -112,7 +112,7 @@ def test_the_ledger_is_written_as_it_is_read() -> None:
 def test_a_changed_module_reaches_the_tests_that_import_it_by_way_of_others() -> None:
     reached = changed.reached(["app/tools/demo/report.py"])
     assert set(reached) >= {"tests/app/tools/test_demo.py", *changed.laws()}
-    assert "tests/pipelines/test_paths.py" not in reached
+    assert "tests/pipelines/formats/shared/test_paths.py" not in reached
     assert "tests/training/ledger/test_ledger.py" in changed.reached(["consumers/errors.py"])
 
 

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from consumers.errors import ConfigError, DataLossError, MillraceError
-from pipelines.assert_messages import noted
+from pipelines.stream.assert_messages import noted
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")

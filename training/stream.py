@@ -10,8 +10,8 @@ from typing import Protocol
 
 from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
-from pipelines.blocks import CallTarget, Delivery, Turn
-from pipelines.preprocess_bypass import Suspect
+from pipelines.stream.blocks import CallTarget, Delivery, Turn
+from pipelines.stream.preprocess_bypass import Suspect
 from training.ledger.ledger import Skip
 
 

@@ -217,10 +217,10 @@ def weights(
     # These load TensorFlow, which the other verbs of the family do without.
     from app.service.kept_sample import RecordSamples  # noqa: PLC0415
     from app.service.model_setup import model_file  # noqa: PLC0415
-    from training.model import model_file as model_code  # noqa: PLC0415
-    from training.model.class_balance import NAME as SHAPING  # noqa: PLC0415
-    from training.model.class_balance import correct_last_layer  # noqa: PLC0415
-    from training.model.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
+    from training.model.call.class_balance import NAME as SHAPING  # noqa: PLC0415
+    from training.model.call.class_balance import correct_last_layer  # noqa: PLC0415
+    from training.model.setup import model_file as model_code  # noqa: PLC0415
+    from training.model.weights.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
     settings = _settings(file)
     checked_target(out)

@@ -11,7 +11,7 @@ from app.tools.pretrain.topic_range import TopicRange
 from consumers.kafka.positions import Offsets, parse_start, parse_until
 
 if TYPE_CHECKING:
-    from pipelines.service_dataset import ServiceJob
+    from pipelines.files.service_dataset import ServiceJob
 
 Files = Annotated[
     list[Path] | None,
@@ -148,7 +148,7 @@ class SharingOptions:
         if self.service is None:
             return None
         from app.tools.data_service import host_and_port, require_dispatcher  # noqa: PLC0415 - loads TensorFlow
-        from pipelines.service_dataset import ServiceJob  # noqa: PLC0415 - loads TensorFlow
+        from pipelines.files.service_dataset import ServiceJob  # noqa: PLC0415 - loads TensorFlow
 
         address = host_and_port(self.service, "--service")
         require_dispatcher(address)

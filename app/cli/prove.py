@@ -15,7 +15,7 @@ from app.tools.prove.group_kills import GroupKill
 from app.tools.prove.kills import KillMethod
 from app.tools.prove.prove import ProofResult
 from app.tools.prove.prove import prove as run_campaign
-from training.model.model_file import require_file
+from training.model.setup.model_file import require_file
 
 
 def prove(

@@ -42,7 +42,7 @@ def run(
         from app.settings.environment import require_tensorflow_backend
         from app.tools.export.onnx_packages import require_packages
         from consumers.kafka.positions import parse_until
-        from training.model.model_file import require_file
+        from training.model.setup.model_file import require_file
 
         require_tensorflow_backend()
         notes: list[str] = []

@@ -34,10 +34,9 @@ from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, through
 from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from app.service.exporting import ExportFigures
 from app.settings.units import format_duration
-from pipelines.offset_counts import OffsetCounts
-from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.reservoir_figures import ReservoirFigures
-from pipelines.shaping.windows import WindowFigures
+from pipelines.shaping.options import ClassShares, ReservoirFigures
+from pipelines.shaping.windows.windows import WindowFigures
+from pipelines.stream.offset_counts import OffsetCounts
 from training.telemetry.live_metrics import LiveSnapshot
 
 

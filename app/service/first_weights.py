@@ -13,10 +13,10 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.store import CheckpointStore
 from training.errors import MissingCheckpointError
-from training.model.initial_weights import WeightTable, match, take_over
 from training.model.learner import Learner
-from training.model.weight_files import FoundWeights, read_file
-from training.model.weights import PART
+from training.model.weights.initial_weights import WeightTable, match, take_over
+from training.model.weights.weight_files import FoundWeights, read_file
+from training.model.weights.weights import PART
 
 log = logging.getLogger(__name__)
 _SETTING = "model.initial_weights"

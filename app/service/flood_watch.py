@@ -16,9 +16,9 @@ from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.decode import decode_chunk
-from pipelines.decoders import Decoder
-from pipelines.flood import FloodGate, Judged, judged
+from pipelines.formats import Decoder
+from pipelines.gates.flood import FloodGate, Judged, judged
+from pipelines.stream.decode import decode_chunk
 
 log = logging.getLogger(__name__)
 PEEK_RECORDS = 200

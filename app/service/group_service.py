@@ -30,8 +30,8 @@ from consumers.errors import ConfigError
 from consumers.failpoints import failpoint
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.blocks import Span
-from pipelines.record_sample import RecordSample, from_document, to_document
+from pipelines.stream.blocks import Span
+from pipelines.stream.record_sample import RecordSample, from_document, to_document
 from training.checkpoints.lease import FolderLease
 from training.errors import GroupError, NotOneGroupError
 from training.group.lobby import wait_for_all

@@ -15,8 +15,8 @@ from app.service.source_view import NotConnected, SourceView
 from app.settings import Settings, to_decoder, to_flood
 from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from consumers.kafka.options import KafkaOptions
-from pipelines.flood import FloodGate
-from pipelines.schema_gate import SchemaGate
+from pipelines.gates.flood import FloodGate
+from pipelines.gates.schema_gate import SchemaGate
 from training.telemetry.events import ReportEvent, ignore_event
 
 _REGISTRY_S = 2.0

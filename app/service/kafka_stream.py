@@ -17,16 +17,16 @@ from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, Rec
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Delivery
-from pipelines.chunk_order import EventTimeOrder, MixtureOrder
-from pipelines.dataset import DatasetOptions, Deliveries
-from pipelines.decode import Decoded, DecodePool, Refused
-from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
-from pipelines.flood import FloodGate, judged
-from pipelines.row_order import RotationOptions
-from pipelines.schema_gate import SchemaGate
+from pipelines.gates.flood import FloodGate, judged
+from pipelines.gates.schema_gate import SchemaGate
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Delivery
+from pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
+from pipelines.stream.dataset import DatasetOptions, Deliveries
+from pipelines.stream.decode import Decoded, DecodePool, Refused
+from pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
+from pipelines.stream.row_order import RotationOptions
 from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0

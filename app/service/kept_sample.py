@@ -17,12 +17,12 @@ from consumers.errors import MillraceError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk
-from pipelines.decode import Decoded, decode_chunk
-from pipelines.record_sample import RecordSample, from_document, sample_of, to_document
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.windows.windows import WindowStates
+from pipelines.stream.decode import Decoded, decode_chunk
+from pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
 from training.checkpoints.folder import Folder
 from training.checkpoints.sealed_json import seal, unseal
-from training.model.probe_rows import ReadSample
+from training.model.probes.probe_rows import ReadSample
 
 log = logging.getLogger(__name__)
 _ROWS = 256

@@ -11,16 +11,16 @@ from app.settings import Settings, to_balance, to_reservoir, to_row_schema
 from consumers.errors import ConfigError, MillraceError
 from training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
 from training.errors import ModelError, gist
-from training.model.augment_proof import draws_by_seed
-from training.model.keras_options import without_effect
+from training.model.call.metrics import preferred
 from training.model.learner import Learner, LearnerOptions
-from training.model.metric_proof import states_add_up
-from training.model.metrics import preferred
-from training.model.model_file import LoadedModelFile, ModelFile, load
-from training.model.preprocess_proof import repeats_itself, row_by_row
-from training.model.probe_rows import ReadSample
-from training.model.proof import Finding, ModelProof
-from training.model.strategy import DeviceOptions
+from training.model.probes.probe_rows import ReadSample
+from training.model.proof.augment_proof import draws_by_seed
+from training.model.proof.metric_proof import states_add_up
+from training.model.proof.preprocess_proof import repeats_itself, row_by_row
+from training.model.proof.proof import Finding, ModelProof
+from training.model.setup.keras_options import without_effect
+from training.model.setup.model_file import LoadedModelFile, ModelFile, load
+from training.model.setup.strategy import DeviceOptions
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.watched import Watched, choose_watched
 from training.trainer.metric_guesses import plan_of

@@ -2,7 +2,7 @@
 
 Owns these process-wide settings, each beside what it brings; called on the main thread around the imports, and on the
 trainer's thread before the first call.
-Threads of TensorFlow are set where its devices are (`training.model.strategy`), sizes of fetches and chunks where
+Threads of TensorFlow are set where its devices are (`training.model.setup.strategy`), sizes of fetches and chunks where
 Kafka's options are (`consumers.kafka.options`).
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.freed_memory import keep_freed_memory
+from pipelines.stream.freed_memory import keep_freed_memory
 
 _SWITCH_S = 0.001
 """After which a thread that computes in Python lets go of its lock, where others wait. At its own 5 ms the trainer

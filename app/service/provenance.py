@@ -9,7 +9,7 @@ from typing import Any
 from app.settings import Loaded
 from app.settings.masking import masked
 from app.version import version as own_version
-from training.model.model_code import beside_sha256, model_sha256
+from training.model.setup.model_code import beside_sha256, model_sha256
 
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from app.settings import Settings
 from app.settings.masking import masked
 from app.settings.record_fields import OneLabelSettings
 from training.model.hyperparameters import HyperparameterOptions, OnChange
-from training.model.model_code import model_sha256
+from training.model.setup.model_code import model_sha256
 
 _TRAINING = (
     "batch_size",

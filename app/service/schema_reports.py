@@ -4,8 +4,8 @@ import logging
 
 from app.settings import Settings
 from app.settings.sections.registry import cache_of
+from pipelines.gates.schema_gate import NewSchema, SchemaGate
 from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.schema_gate import NewSchema, SchemaGate
 from training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)

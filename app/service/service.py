@@ -55,8 +55,8 @@ from training.commands import Commands, Stop
 from training.errors import PassedError
 from training.history.journal_blocks import recorder_of
 from training.ledger.ledger import Ledger
-from training.model.cores import usable_cores
 from training.model.learner import Learner
+from training.model.setup.cores import usable_cores
 from training.recovery.crash_guard import CrashGuard
 from training.recovery.step_errors import OnStepError, StepErrorOptions
 from training.telemetry.events import EventKind, Events, Severity

@@ -21,7 +21,7 @@ from app.settings.sections.records import RecordsSettings
 from app.settings.sections.registry import RegistrySettings
 from app.settings.sections.windows import to_windows
 from consumers.errors import ConfigError
-from pipelines.decoders.protobuf_files import descriptor_set
+from pipelines.formats.protobuf.descriptors import descriptor_set
 
 FOLDER = "records"
 _FILE, _AVRO, _PROTOBUF = "records.json", "schema.avsc", "messages.pb"

@@ -28,8 +28,8 @@ from app.settings.nesting import depth
 from app.settings.section import Count, Section, SettingError, no_truth_value
 from consumers.errors import ConfigError
 from pipelines import schema
-from pipelines.decoders.paths import escaped, parse
-from pipelines.decoders.sources import complaint_about
+from pipelines.formats.shared.paths import escaped, parse
+from pipelines.formats.shared.sources import complaint_about
 from pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str

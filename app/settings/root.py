@@ -25,7 +25,7 @@ from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
 from app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
 from consumers.errors import ConfigError
-from pipelines.shaping.resampling import class_field
+from pipelines.shaping.balance.resampling import class_field
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 

@@ -1,7 +1,7 @@
 """The servers of a tf.data service: a dispatcher that deals shards, and workers that read and prepare them.
 
-Thin: the servers are TensorFlow's. A worker registers our decoders besides (`pipelines.service_worker`), so it reads
-whatever `pretrain` reads. TensorFlow's servers listen on all networks of the machine, and have no authentication:
+Thin: the servers are TensorFlow's. A worker registers our decoders besides (`pipelines.files.service_worker`), so it
+reads whatever `pretrain` reads. TensorFlow's servers listen on all networks of the machine, and have no authentication:
 whoever reaches a port can run graphs there, which can read and write files. That is said at each start.
 
 Each holds its process until SIGTERM; nothing is saved then. A dispatcher with a folder finds its jobs again there.
@@ -19,9 +19,9 @@ from tensorflow.core.protobuf import service_config_pb2
 from app.settings.sections.records import RecordsSettings, to_decoder, to_schema
 from app.version import version
 from consumers.errors import ConfigError, UnreachableError
-from pipelines.decoders.example import ExampleDecoder
-from pipelines.decoders.protocol import Decoder
-from pipelines.service_worker import ServiceWork, Work, register
+from pipelines.files.service_worker import ServiceWork, Work, register
+from pipelines.formats.example.decoder import ExampleDecoder
+from pipelines.formats.shared.protocol import Decoder
 
 log = logging.getLogger(__name__)
 _PROTOCOL = "grpc"

@@ -31,8 +31,8 @@ from rig import ROOT, STATE, cpu_s, other_work_s, report, settings_of
 
 from app.tools.pretrain.inputs import InputOptions, reader_of, served, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_files
-from pipelines.service_dataset import ServiceJob
-from pipelines.visits import Refusals, Visits
+from pipelines.files.service_dataset import ServiceJob
+from pipelines.files.visits import Refusals, Visits
 
 SHARD_ROWS, TURNS = 512, 6_000
 START_S = 120.0

@@ -20,7 +20,7 @@ from rig import report
 
 from app.service.process_tuning import tune
 from consumers.joining import JOINED_RECORDS
-from pipelines.decoders import Decoder, make_decoder
+from pipelines.formats import Decoder, make_decoder
 from pipelines.schema import AvroLayout, DType, Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100

@@ -19,9 +19,9 @@ import numpy as np
 from rig import report
 
 from consumers.records import Chunk, Partition
-from pipelines.decode import decode_chunk
-from pipelines.decoders import Decoder, make_decoder
+from pipelines.formats import Decoder, make_decoder
 from pipelines.schema import Field, Schema
+from pipelines.stream.decode import decode_chunk
 
 WIDTH, CHUNK, PARTITION = 28, 4096, Partition("bench", 0)
 SCHEMA = Schema(

@@ -19,7 +19,7 @@ from rig import report
 
 from app.service.process_tuning import tune
 from consumers.joining import JOINED_RECORDS
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from pipelines.schema import Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100

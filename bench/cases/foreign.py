@@ -216,8 +216,8 @@ def exported(settings: Mapping[str, Any]) -> tuple[dict[str, Column], dict[str, 
     from app.tools.export.export import export_checkpoint
     from app.tools.export.export_folder import folder_of
     from app.tools.export.export_inputs import checkpoint_to_export, records_to_prove, served_model
-    from training.model.export_reference import expected_answers
-    from training.model.raw_columns import raw_columns
+    from training.model.export.export_reference import expected_answers
+    from training.model.export.raw_columns import raw_columns
 
     loaded = settings_of("clicks", settings)
     made = export_checkpoint(loaded, None, folder_of(loaded.settings))

@@ -19,12 +19,12 @@ from reservoir import CLASSES, FEATURES, MANY, World, block_of
 from rig import report
 from windows import BATCH, BATCHES
 
-from training.model.initial_weights import match, take_over
-from training.model.kept_slots import keep_slots
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 from training.model.variables import optimizers_of
-from training.model.weight_files import FoundWeights
+from training.model.weights.initial_weights import match, take_over
+from training.model.weights.kept_slots import keep_slots
+from training.model.weights.weight_files import FoundWeights
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lines import lines

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from rig import report
 
-from pipelines.decoders import Decoder, make_decoder
+from pipelines.formats import Decoder, make_decoder
 from pipelines.schema import Field, Schema
 
 CHUNK = 20_000

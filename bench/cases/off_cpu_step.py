@@ -13,7 +13,7 @@ import time
 from rig import hosted, place, report, settings_of
 
 from app.service.model_setup import build_learner
-from pipelines.blocks import Rows
+from pipelines.stream.blocks import Rows
 
 MODEL = {"model.build": "../models/waiting.py:build_model"}
 SETTLING_CALLS = 15

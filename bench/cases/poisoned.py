@@ -22,15 +22,15 @@ from app.service.process_tuning import tune
 from app.settings.sections.records import RecordsSettings, to_decoder
 from consumers.joining import JOINED_RECORDS
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Rows
-from pipelines.decode import decode_chunk
-from pipelines.decoders import Decoder
+from pipelines.formats import Decoder
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Rows
+from pipelines.stream.decode import decode_chunk
 from tests.faults.harness.forms import FORMS, Form, PoisonedStream
 from tests.faults.harness.model import build_model
 from tests.faults.harness.records import ExpectedPosition
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 
 BATCH, BATCHES, CHUNK, SHARE = 256, 16, JOINED_RECORDS, 0.01
 PARTITION = Partition("bench", 0)

@@ -43,9 +43,9 @@ from consumers.archive.shard_names import Format
 from consumers.archive.shard_writer import OpenShard
 from consumers.fingerprints import Fingerprint
 from consumers.records import Chunk, Partition
-from pipelines.blocks import Rows
-from pipelines.file_dataset import FileBlocks
-from pipelines.visits import Refusals
+from pipelines.files.file_dataset import FileBlocks
+from pipelines.files.visits import Refusals
+from pipelines.stream.blocks import Rows
 from training.model.learner import Learner
 from training.pretraining.epochs import Epoch, Pretraining, PretrainingOptions
 

@@ -22,11 +22,11 @@ import tensorflow as tf
 from rig import report
 from windows import BATCH, BATCHES, SCHEMA, build, chunks_of, learnt, newest
 
-from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
-from pipelines.shaping.reservoir_options import ReservoirOptions
+from pipelines.shaping.options import ReservoirOptions
+from pipelines.stream.blocks import Rows
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lines import lines

@@ -23,15 +23,15 @@ import tensorflow as tf
 from rig import report
 
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block, Rows
-from pipelines.decode import decode_chunk
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from pipelines.schema import CsvLayout, Field, Schema
-from pipelines.shaping.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from pipelines.shaping.windows.windows import WindowStates
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block, Rows
+from pipelines.stream.decode import decode_chunk
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 
 FEATURES, UNITS, BATCH, BATCHES = 12, 64, 256, 16
 KEYS, CHUNK = 20_000, 4096

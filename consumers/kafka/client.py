@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     CorruptRecordException,
     GroupAuthorizationFailedError,
@@ -24,6 +25,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
 
 from consumers.error_texts import text_of
 from consumers.errors import SourceError, TopicMissingError, UnreachableError
@@ -38,7 +40,6 @@ from consumers.kafka.client_internals import (
 from consumers.kafka.fetch_door import open_door
 from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.grants import refused_group, refused_topic
-from consumers.kafka.high_watermarks import high_watermarks
 from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
@@ -399,3 +400,33 @@ async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
     except KafkaError as error:
         text = f"Kafka refuses: {text_of(error)}"
         raise (UnreachableError(text) if error.retriable else SourceError(text)) from error
+
+
+_CONSUMER, _LATEST, _READ_UNCOMMITTED = -1, -1, 0
+"""Kafka's codes: the asker is no replica, it asks for ends, and those of open transactions too."""
+
+
+async def high_watermarks(client: AIOKafkaClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Return the high watermark of each partition; those for which no leader answers are left out.
+
+    A high watermark is one past the last offset, whether that may be read or not. aiokafka looks up the ends
+    of partitions with the isolation level of its fetches, which stops before the first open transaction, so
+    this sends a request of its own.
+    """
+    by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
+    for partition in partitions:
+        leader = client.cluster.leader_for_partition(TopicPartition(*partition))
+        if leader not in {None, -1}:
+            by_leader.setdefault(leader, {}).setdefault(partition.topic, []).append((partition.number, _LATEST))
+    requests = {
+        leader: OffsetRequest(_CONSUMER, _READ_UNCOMMITTED, list(topics.items()))
+        for leader, topics in by_leader.items()
+    }
+    answers = await asyncio.gather(*(client.send(leader, request) for leader, request in requests.items()))
+    return {
+        Partition(topic, number): offset
+        for answer in answers
+        for topic, found in answer.topics
+        for number, code, _, offset in found
+        if code == 0
+    }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consumers.durable_files import replace_durably
-from pipelines.decoders.field_fits import FieldFit, SchemaFit
+from pipelines.formats.shared.field_fits import FieldFit, SchemaFit
 from pipelines.schema import RegisteredSchema
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from consumers.errors import ConfigError
-from pipelines.shaping.augment_function import Augment, takes_seed
+from pipelines.shaping.options import Augment, takes_seed
 
 
 class Augmentation:

@@ -24,8 +24,8 @@ import numpy as np
 
 from consumers.errors import DataLossError
 from consumers.records import Int64s, Partition
-from pipelines.blocks import BlockFacts
 from pipelines.schema import Column
+from pipelines.stream.blocks import BlockFacts
 
 _AT_ONCE = 8192
 """So many settled records are taken in together: in fewer steps than blocks would take."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from consumers.records import Chunk, Partition
-from pipelines.decode import Decoded
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.slices import Skipped
+from pipelines.stream.decode import Decoded
+from pipelines.stream.slices import Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

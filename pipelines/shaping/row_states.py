@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
-from pipelines.decode import Decoded
 from pipelines.schema import Column
-from pipelines.slices import Skipped
+from pipelines.stream.blocks import BlockFacts
+from pipelines.stream.decode import Decoded
+from pipelines.stream.slices import Skipped
 
 
 class RowShaper(Protocol):

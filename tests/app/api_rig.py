@@ -28,15 +28,14 @@ from consumers.handoff import Handoff
 from consumers.kafka.positions import Earliest, Start
 from consumers.kafka.statistics import SourceMeter, SourceStatistics
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block
-from pipelines.decode import DecodePool
-from pipelines.decoders.raw import RawDecoder
-from pipelines.feed import Feed, FeedOptions
+from pipelines.formats.plain.raw import RawDecoder
 from pipelines.schema import Field, Schema
-from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.reservoir_figures import ReservoirFigures
-from pipelines.shaping.windows import WindowFigures
+from pipelines.shaping.options import ClassShares, ReservoirFigures
+from pipelines.shaping.windows.windows import WindowFigures
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block
+from pipelines.stream.decode import DecodePool
+from pipelines.stream.feed import Feed, FeedOptions
 from tests.app.checkpoint_history import MEASURED, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop

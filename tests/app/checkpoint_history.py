@@ -9,7 +9,7 @@ import numpy as np
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.checkpoints import (
     CheckpointStore,
     Folder,

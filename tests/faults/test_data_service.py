@@ -88,7 +88,7 @@ def archive(folder: Path) -> None:
 
 def examples(folder: Path) -> list[str]:
     """Write TFRecord files of Examples."""
-    from tests.pipelines.example_files import example, write
+    from tests.pipelines.files.example_files import example, write
 
     folder.mkdir()
     paths = [folder / f"{number:02}.tfrecord.gz" for number in range(SHARDS)]

@@ -26,7 +26,7 @@ PRETRAINED = 3
 
 def files(folder: Path) -> list[str]:
     """Write files of Examples with ids of their own; the last one is validated on."""
-    from tests.pipelines.example_files import example, write
+    from tests.pipelines.files.example_files import example, write
 
     paths, random = [], Random(5)
     folder.mkdir()

@@ -157,7 +157,7 @@ def test_the_name_of_a_package_is_ours_even_beside_a_users_own(package: str, tmp
     assert Path(found) == ROOT / package / "__init__.py"
 
 
-@pytest.mark.parametrize("module", ["consumers", "pipelines", "pipelines.decoders", "pipelines.decoders.json"])
+@pytest.mark.parametrize("module", ["consumers", "pipelines", "pipelines.formats", "pipelines.formats.json.decoder"])
 def test_what_is_left_of_the_dataset_loads_no_tensorflow(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     assert _python(code, cwd=tmp_path) == "[]"

@@ -12,12 +12,12 @@ import pytest
 
 from app.service.model_setup import model_file
 from app.settings import load, to_schema
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
 from training.checkpoints import CheckpointStore, Folder
-from training.model.model_file import load as load_model
-from training.model.weights import PART, model_with_weights
+from training.model.setup.model_file import load as load_model
+from training.model.weights.weights import PART, model_with_weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "digits"

@@ -16,10 +16,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from google.protobuf.message_factory import GetMessageClass
 
-from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
 from tests.conftest import MakeTopic
 from tests.integration.test_init import millrace
-from tests.pipelines.image_verdicts import png
+from tests.pipelines.formats.image.image_verdicts import png
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]

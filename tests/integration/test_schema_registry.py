@@ -20,7 +20,7 @@ from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.trainer_process import Run
 from app.tools.traffic.topic_reader import dead_letters
-from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
 from pipelines.registry.registry_client import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.schema_registry import SchemaRegistry

@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block, Span
-from pipelines.decode import Decoded, Refused
-from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block, Span
+from pipelines.stream.decode import Decoded, Refused
+from pipelines.stream.row_order import RotationOptions
 from tests.properties.effort import tried
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))

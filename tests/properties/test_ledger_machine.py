@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from consumers.errors import DataLossError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from tests.properties.effort import tried
 from training.checkpoints.parts import PartState
 from training.ledger.ledger import Ledger, Skip

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
-from pipelines.decode import Decoded
 from pipelines.schema import Field, Schema
-from pipelines.shaping import class_sampler
-from pipelines.shaping.class_options import BalanceOptions
-from pipelines.shaping.class_sampler import salt_of
-from pipelines.shaping.resampling import LEFT_OUT, ResampleStates
+from pipelines.shaping.balance import class_sampler
+from pipelines.shaping.balance.class_sampler import salt_of
+from pipelines.shaping.balance.resampling import LEFT_OUT, ResampleStates
+from pipelines.shaping.options import BalanceOptions
+from pipelines.stream.blocks import BlockFacts, Span
+from pipelines.stream.decode import Decoded
 from tests.properties.effort import tried
 
 PARTITIONS = [Partition("clicks", number) for number in range(2)]

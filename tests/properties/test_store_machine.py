@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from consumers.failpoints import FailpointError, arm
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from tests.properties.effort import tried
 from training.checkpoints import (
     CheckpointStore,

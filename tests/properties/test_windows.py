@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block
-from pipelines.decode import Decoded, Refused
-from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
-from pipelines.shaping.key_windows import KeyWindows
-from pipelines.shaping.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows import NAME, WindowStates, taken_of, texts_cut
+from pipelines.shaping.windows.key_windows import KeyWindows
+from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from pipelines.shaping.windows.windows import NAME, WindowStates, taken_of, texts_cut
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block
+from pipelines.stream.decode import Decoded, Refused
+from pipelines.stream.row_order import RotationOptions
 from tests.properties.effort import tried
 from training.checkpoints.tensors import decode, encode
 from training.ledger.ledger import Ledger, PartitionAccount, Skip

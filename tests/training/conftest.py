@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
+from pipelines.stream.blocks import Rows
 from tests.training.learner_pool import POOL
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 
 FEATURES = 6
 BATCH = 12

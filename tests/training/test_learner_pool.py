@@ -13,8 +13,8 @@ import tensorflow as tf
 from consumers.records import Partition
 from tests.training.conftest import BATCH, FEATURES, block, mlp, options_of, state_of
 from tests.training.learner_pool import LearnerPool
+from training.model.call.metrics import CompiledMetrics
 from training.model.learner import Learner
-from training.model.metrics import CompiledMetrics
 from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Delivery, Rows, Span
+from pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
 from tests.training.conftest import BATCH, FEATURES, mlp, options_of
 from tests.training.learner_pool import POOL
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions

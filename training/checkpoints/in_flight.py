@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
+from pipelines.stream.blocks import BlockFacts
 from training.checkpoints.folder import Folder
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import numpy as np
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
+from pipelines.stream.blocks import BlockFacts
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
 from training.group.agreement import Agreement, Flag, Order, Step, Word, agree

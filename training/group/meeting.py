@@ -18,8 +18,8 @@ from training.group.membership import Membership
 from training.group.native_wait import other_threads_run
 from training.group.sums import GatheredSums
 from training.group.watch import Watch
-from training.model.replica_sums import sum_by
-from training.model.strategy import DeviceOptions, prepare
+from training.model.call.replica_sums import sum_by
+from training.model.setup.strategy import DeviceOptions, prepare
 
 _JOB = "worker"
 _SIGACTION_BYTES = 512

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from consumers.records import Partition
-from pipelines.blocks import Delivery
+from pipelines.stream.blocks import Delivery
 from training.group.roles import PolledStream
 from training.group.sieve import Sieve, Sieved
 from training.ledger.ledger import Ledger

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from pipelines.blocks import Delivery
+from pipelines.stream.blocks import Delivery
 from training.model.learner import Learner
 from training.model.variables import assign, read
 from training.recovery.isolation import Culprit

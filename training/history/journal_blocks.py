@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Turn
+from pipelines.stream.blocks import BlockFacts, Turn
 from training.ledger.ledger import Ledger
 
 _SEARCHED, _BYPASSED, _LOST, _TURN = 1, 2, 4, 8

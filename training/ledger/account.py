@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from consumers.fingerprints import Fingerprint
-from pipelines.offset_counts import OffsetCounts
+from pipelines.stream.offset_counts import OffsetCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from consumers.errors import DataLossError
 from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
-from pipelines.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
+from pipelines.stream.blocks import BlockFacts, Span
+from pipelines.stream.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
 from training.ledger.account import PartitionAccount

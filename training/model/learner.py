@@ -16,31 +16,27 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from consumers.errors import ConfigError
-from pipelines.blocks import Rows
-from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
-from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation
-from pipelines.shaping.class_options import BalanceOptions
-from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.reservoir_figures import ReservoirFigures
-from pipelines.shaping.reservoir_options import ReservoirOptions
+from pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirFigures, ReservoirOptions
+from pipelines.stream.blocks import Rows
+from pipelines.stream.dataset import flat_preprocess
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
-from training.model.autograph import converted
-from training.model.build_errors import explained, unadapted
-from training.model.call_shaping import ShapingOptions
-from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
-from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
-from training.model.finite_look import FiniteLook
-from training.model.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
-from training.model.probe_batches import Probe
-from training.model.probe_rows import ProbeRows, ReadSample
-from training.model.reservoir import Reservoir
-from training.model.schema_fit import check_inputs
-from training.model.strategy import DeviceOptions, make_strategy
+from training.model.call.call_shaping import ShapingOptions
+from training.model.call.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
+from training.model.call.culprit_search import Culprits, CulpritSearch, Places, alone
+from training.model.call.finite_guard import FiniteLook
+from training.model.call.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
+from training.model.call.reservoir import Reservoir
+from training.model.call.witness import Witness
+from training.model.probes.probe_batches import Probe
+from training.model.probes.probe_rows import ProbeRows, ReadSample
+from training.model.setup.autograph import converted
+from training.model.setup.build_errors import explained, unadapted
+from training.model.setup.schema_fit import check_inputs
+from training.model.setup.strategy import DeviceOptions, make_strategy
 from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
-from training.model.witness import Witness
 
 log = logging.getLogger(__name__)
 Preprocess = Callable[..., Any]

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from consumers.reasons import Reason
-from pipelines.blocks import Rows
-from pipelines.visits import CountedShard, Refusals, Visited, Visits
+from pipelines.files.visits import CountedShard, Refusals, Visited, Visits
+from pipelines.stream.blocks import Rows
 from training.errors import StepError, op_gist
-from training.model.compiled_call import batch_of
-from training.model.culprit_search import CulpritSearch
-from training.model.evaluation import Evaluation, ScoreTotals
+from training.model.call.compiled_call import batch_of
+from training.model.call.culprit_search import CulpritSearch
+from training.model.call.evaluation import Evaluation, ScoreTotals
 from training.model.learner import Learner
 
 VALIDATION = "val_"

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
+from pipelines.stream.blocks import BlockFacts
 from training.checkpoints.folder import Folder
 from training.checkpoints.in_flight import Death, Range, StartRecord, deaths, forget
 from training.checkpoints.lease import FolderLease

@@ -7,11 +7,11 @@ Before each try every variable is copied, and copied back if the try raises, so 
 replica: no weight, no statistic, no count of the witness. A record that raises alone is a culprit. What is learnt, and
 in which order, depends only on the records and on the weights before them, so that a replay gives the same weights.
 
-`training/model/culprit_search.py` searches by halves too, for updates that are not finite, and is a search of its own
-because it needs another order. There the call itself leaves a bad batch out, and the number of calls is limited: both
-halves are tried before either is searched, so that a good half is learnt before the limit is reached. Here each try
-copies all variables, and the number of culprits is limited: the first half is searched to its end before the second is
-tried, so that a hopeless block reaches the limit in fewer tries.
+`training/model/call/culprit_search.py` searches by halves too, for updates that are not finite, and is a search of its
+own because it needs another order. There the call itself leaves a bad batch out, and the number of calls is limited:
+both halves are tried before either is searched, so that a good half is learnt before the limit is reached. Here each
+try copies all variables, and the number of culprits is limited: the first half is searched to its end before the second
+is tried, so that a hopeless block reaches the limit in fewer tries.
 
 Owns the copies while it learns; runs on the trainer's thread, before the block is settled.
 """
@@ -26,10 +26,10 @@ import tensorflow as tf
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.reasons import Reason
-from pipelines.blocks import Rows
+from pipelines.stream.blocks import Rows
 from training.errors import StateNotFiniteError, op_gist
-from training.model.compiled_call import batch_of
-from training.model.culprit_search import only
+from training.model.call.compiled_call import batch_of
+from training.model.call.culprit_search import only
 from training.model.learner import Learner, Lesson
 from training.model.variables import copies
 

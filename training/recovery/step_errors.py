@@ -21,11 +21,11 @@ from typing import Protocol
 from consumers.reasons import Reason
 from consumers.records import Partition
 from consumers.suggested_command import suggested_command
-from pipelines.blocks import BlockFacts, Delivery, Span
-from pipelines.dataset import PreprocessError
-from pipelines.preprocess_bypass import Suspect
+from pipelines.stream.blocks import BlockFacts, Delivery, Span
+from pipelines.stream.dataset import PreprocessError
+from pipelines.stream.preprocess_bypass import Suspect
 from training.errors import StateNotFiniteError, StepError
-from training.model.culprit_search import Culprits
+from training.model.call.culprit_search import Culprits
 from training.model.learner import Learner
 from training.recovery.isolation import (
     FEW,

@@ -8,9 +8,8 @@ process.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.reservoir_figures import ReservoirFigures
-from pipelines.shaping.windows import WindowFigures
+from pipelines.shaping.options import ClassShares, ReservoirFigures
+from pipelines.shaping.windows.windows import WindowFigures
 from training.model.hyperparameters import Change
 from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot

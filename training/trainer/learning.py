@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from consumers.failpoints import failpoint
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Delivery
+from pipelines.stream.blocks import BlockFacts, Delivery
 from training.ledger.ledger import Ledger
-from training.model.culprit_search import Culprits
+from training.model.call.culprit_search import Culprits
 from training.model.learner import Learner
 from training.recovery.crash_guard import InFlight
 from training.recovery.isolation import Culprit, Piece

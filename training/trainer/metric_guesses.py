@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from training.model.metrics import CompiledMetrics, is_roc
+from training.model.call.metrics import CompiledMetrics, is_roc
 from training.telemetry import baseline
 from training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
 from training.telemetry.label_sums import Labels

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.records import Partition
-from pipelines.blocks import Delivery
 from pipelines.shaping.row_states import RowStates
+from pipelines.stream.blocks import Delivery
 from training.checkpoints.part_files import digests
 from training.checkpoints.parts import PartState
 from training.errors import RebuiltOtherwiseError, StepError

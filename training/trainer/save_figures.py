@@ -6,8 +6,8 @@ Written on the trainer's thread.
 from dataclasses import dataclass
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Turn
-from pipelines.shaping.windows import WindowFigures, WindowStates
+from pipelines.shaping.windows.windows import WindowFigures, WindowStates
+from pipelines.stream.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest
 from training.history.journal_blocks import BlockRecorder
 from training.model.hyperparameters import Change

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.blocks import Rows
+from pipelines.stream.blocks import Rows
 from training.recovery.isolation import Piece
 from training.telemetry.baseline import BaselinePlan
 from training.telemetry.label_sums import Labels, LabelSums

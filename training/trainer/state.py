@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Turn
 from pipelines.shaping.row_states import RowStates
+from pipelines.stream.blocks import BlockFacts, Turn
 from training.checkpoints.parts import Part, PartState
 from training.errors import CorruptError, StateNotFiniteError
 from training.ledger.ledger import Ledger
-from training.model.class_balance import NAME as SHAPING
+from training.model.call.class_balance import NAME as SHAPING
+from training.model.call.reservoir import NAME as RESERVOIR
 from training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
 from training.model.learner import Learner
-from training.model.reservoir import NAME as RESERVOIR
 from training.model.variables import VariablesPart
 from training.telemetry.live_metrics import LiveMetrics
 

@@ -9,7 +9,7 @@ from app.monitoring.record_flow import balanced, process_flow_of
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import catch_up_s, queue_of
 from consumers.reasons import Reason
-from pipelines.offset_counts import OffsetCounts
+from pipelines.stream.offset_counts import OffsetCounts
 from training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
 
 

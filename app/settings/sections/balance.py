@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from app.settings.section import Count, Section
 from app.settings.sections.records import RecordsSettings, to_schema
-from pipelines.shaping.class_options import LABEL, BalanceOptions
+from pipelines.shaping.options import LABEL, BalanceOptions
 
 
 def _by_class(value: Any) -> Any:

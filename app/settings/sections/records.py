@@ -15,12 +15,12 @@ from app.settings.sections.registry import RegistrySettings, to_registry
 from app.settings.units import Duration, Share
 from consumers.errors import ConfigError
 from pipelines import schema
-from pipelines.decoders import Decoder, make_decoder
-from pipelines.decoders.asked_fields import asked_of
-from pipelines.decoders.csv_columns import columns_of, places_of
-from pipelines.decoders.sources import distinct_fields
-from pipelines.decoders.whole_fields import whole_complaint
-from pipelines.flood_options import FloodOptions
+from pipelines.formats import Decoder, make_decoder
+from pipelines.formats.csv.asked_columns import columns_of, places_of
+from pipelines.formats.plain.whole_fields import whole_complaint
+from pipelines.formats.shared.asked_fields import asked_of
+from pipelines.formats.shared.sources import distinct_fields
+from pipelines.gates.flood_options import FloodOptions
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 _REGISTRY_S = 30.0

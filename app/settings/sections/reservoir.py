@@ -4,7 +4,7 @@ from pydantic import Field
 
 from app.settings.section import Count, Section
 from app.settings.units import Share
-from pipelines.shaping.reservoir_options import ReservoirOptions
+from pipelines.shaping.options import ReservoirOptions
 
 
 class ReservoirSettings(Section):

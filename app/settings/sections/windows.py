@@ -8,7 +8,7 @@ from app.settings.section import Count, Section, SettingError
 from app.settings.sections.records import RecordsSettings, to_schema
 from app.settings.units import Size
 from pipelines.schema import Schema
-from pipelines.shaping.window_layout import WindowLayout, WindowOptions
+from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
 
 Name = Annotated[str, Field(min_length=1)]
 

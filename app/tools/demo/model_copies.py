@@ -11,8 +11,8 @@ from app.service.model_setup import model_file
 from app.settings import Settings, to_schema
 from training.checkpoints.parts import PartState
 from training.checkpoints.tensors import decode
-from training.model.model_file import load
-from training.model.weights import model_with_weights
+from training.model.setup.model_file import load
+from training.model.weights.weights import model_with_weights
 
 
 class Copy:

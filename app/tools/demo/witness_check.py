@@ -14,7 +14,7 @@ from app.tools.prove.campaign import compared
 from app.tools.prove.checkpoint_reader import Shelf
 from consumers.errors import MillraceError
 from consumers.records import Partition
-from pipelines.offset_mix import mix
+from pipelines.stream.offset_mix import mix
 from training.checkpoints.folder import Folder
 from training.ledger.offset_checksum import Evidence
 

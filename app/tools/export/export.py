@@ -44,12 +44,12 @@ from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.pins import Pins
 from training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError
 from training.ledger.ledger import Ledger
-from training.model.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
-from training.model.export_reference import expected_answers, features_that_differ
-from training.model.model_code import model_sha256
-from training.model.model_file import user_modules
-from training.model.raw_columns import raw_columns
-from training.model.saved_model import ServedModel, ServedModule
+from training.model.export.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
+from training.model.export.export_reference import expected_answers, features_that_differ
+from training.model.export.raw_columns import raw_columns
+from training.model.export.saved_model import ServedModel, ServedModule
+from training.model.setup.model_code import model_sha256
+from training.model.setup.model_file import user_modules
 
 Answers = Mapping[str, Column]
 """By output."""

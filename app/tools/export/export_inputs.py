@@ -14,20 +14,20 @@ from consumers.errors import MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from consumers.suggested_command import suggested_command
-from pipelines.record_sample import RecordSample
+from pipelines.stream.record_sample import RecordSample
 from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.store import CheckpointStore
 from training.errors import MissingCheckpointError, ModelError
-from training.model import model_file as model_code
-from training.model.class_balance import NAME as SHAPING
-from training.model.export_reference import correction_of, expected_answers
-from training.model.model_code import model_sha256, named
-from training.model.probe_batches import Probe
-from training.model.probe_rows import ProbeRows
-from training.model.saved_model import ServedModel, require_servable
-from training.model.weights import PART, model_with_weights
+from training.model.call.class_balance import NAME as SHAPING
+from training.model.export.export_reference import correction_of, expected_answers
+from training.model.export.saved_model import ServedModel, require_servable
+from training.model.probes.probe_batches import Probe
+from training.model.probes.probe_rows import ProbeRows
+from training.model.setup import model_file as model_code
+from training.model.setup.model_code import model_sha256, named
+from training.model.weights.weights import PART, model_with_weights
 
 ROWS = 256
 """Records that an export is proven on."""

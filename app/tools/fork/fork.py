@@ -38,11 +38,11 @@ from training.errors import CorruptError
 from training.ledger.ledger import NAME as LEDGER
 from training.ledger.ledger import Ledger, positions_of
 from training.model.hyperparameters import NAME as HYPERPARAMETERS
-from training.model.initial_weights import WeightTable, match, take_over
-from training.model.kept_slots import KeptSlots, keep_slots
 from training.model.learner import Learner
-from training.model.weight_files import FoundWeights
-from training.model.weights import PART
+from training.model.weights.initial_weights import WeightTable, match, take_over
+from training.model.weights.kept_slots import KeptSlots, keep_slots
+from training.model.weights.weight_files import FoundWeights
+from training.model.weights.weights import PART
 from training.trainer.saving import Saving, SavingOptions
 
 _CONNECT_S = 15.0

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 
 from app.tools.init.record_look import ReadRow, Row
-from pipelines.decoders.avro_schema import parsed
+from pipelines.formats.avro.writer_schema import parsed
 
 _DEEPEST = 8
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from app.tools.init.record_look import Row
-from pipelines.decoders.images import image_shape, looks_like_an_image
-from pipelines.decoders.paths import VALUE, parse
+from pipelines.formats.image.images import image_shape, looks_like_an_image
+from pipelines.formats.shared.paths import VALUE, parse
 
 _FEW = 64
 """The most distinct integers that count as categories."""

@@ -10,8 +10,8 @@ from app.tools.init.avro_rows import avro_reader, nullable_in_avro
 from app.tools.init.protobuf_rows import message_reader, nullable_in_message
 from app.tools.init.record_look import ENOUGH, Look, ReadRow, Row, SchemaHints, fitting
 from consumers.errors import ConfigError, NotYetError
-from pipelines.decoders.protobuf_files import descriptor_set, message_at, message_of
-from pipelines.decoders.protobuf_frame import described, header_of, indexes_of, number_of
+from pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
+from pipelines.formats.protobuf.frame import described, header_of, indexes_of, number_of
 from pipelines.schema import RegisteredSchema
 
 _HEADER = 5

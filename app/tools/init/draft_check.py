@@ -8,7 +8,7 @@ from app.service.native_log import load_tensorflow
 from app.settings import load, to_decoder
 from app.tools.validate.record_check import Verdict
 from consumers.records import Chunk
-from pipelines.decode import decode_chunk
+from pipelines.stream.decode import decode_chunk
 
 
 def verdicts_of(config: Path, chunks: Sequence[Chunk]) -> Counter[Verdict]:

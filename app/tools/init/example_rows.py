@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any
 
 from app.tools.init.record_look import ENOUGH, Look, Row, joined
-from pipelines.decoders.paths import escaped
-from pipelines.decoders.protobuf_files import compiled_texts, message_of
-from pipelines.decoders.text import is_utf8
+from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from pipelines.formats.shared.paths import escaped
+from pipelines.formats.shared.text import is_utf8
 
 _PROTO = """
 syntax = "proto3";

@@ -23,9 +23,9 @@ from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Headers
-from pipelines.decoders.images import looks_like_an_image
-from pipelines.decoders.paths import VALUE, Envelope, Path, PathStep, escaped
-from pipelines.decoders.text import is_utf8
+from pipelines.formats.image.images import looks_like_an_image
+from pipelines.formats.shared.paths import VALUE, Envelope, Path, PathStep, escaped
+from pipelines.formats.shared.text import is_utf8
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""

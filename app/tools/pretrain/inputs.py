@@ -12,20 +12,20 @@ from consumers.archive.shard_reader import pieces, read, read_piece
 from consumers.archive.shards import Shard
 from consumers.errors import ConfigError
 from consumers.records import Chunk
-from pipelines.chained_files import ChainedFiles
-from pipelines.dataset import Preprocess
-from pipelines.decoders.example import integers_in
-from pipelines.decoders.paths import Envelope, is_envelope, parse
-from pipelines.file_dataset import FileBlocks, FileOptions
+from pipelines.files.chained_files import ChainedFiles
+from pipelines.files.file_dataset import FileBlocks, FileOptions
+from pipelines.files.service_dataset import ServedShard, ServiceFiles, ServiceJob
+from pipelines.files.service_worker import Form, Work
+from pipelines.files.shard_files import ChunkFiles, ShardReader, example_files
+from pipelines.files.tfrecord_frames import compression_of, first_record
+from pipelines.files.visits import CountedShard, Refusals
+from pipelines.formats.example.decoder import integers_in
+from pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from pipelines.schema import Schema
-from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
-from pipelines.service_worker import Form, Work
 from pipelines.shaping.row_chains import RowChains
-from pipelines.shard_files import ChunkFiles, ShardReader, example_files
-from pipelines.tfrecord_frames import compression_of, first_record
-from pipelines.visits import CountedShard, Refusals
-from training.model.cores import usable_cores
-from training.model.model_code import model_sha256
+from pipelines.stream.dataset import Preprocess
+from training.model.setup.cores import usable_cores
+from training.model.setup.model_code import model_sha256
 
 _WINDOWS = 4
 """How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""

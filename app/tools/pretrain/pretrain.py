@@ -38,11 +38,11 @@ from consumers.errors import ConfigError, DataLossError
 from consumers.kafka.positions import Offsets
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.record_sample import RecordSample, sample_of
-from pipelines.service_dataset import ServiceJob
+from pipelines.files.service_dataset import ServiceJob
+from pipelines.files.shard_files import ShardReader
+from pipelines.files.visits import Refusals
 from pipelines.shaping.row_states import RowStates
-from pipelines.shard_files import ShardReader
-from pipelines.visits import Refusals
+from pipelines.stream.record_sample import RecordSample, sample_of
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition
 from training.checkpoints.lease import FolderLease
@@ -52,7 +52,7 @@ from training.checkpoints.writer import CheckpointWriter
 from training.errors import ModelError
 from training.ledger.ledger import Ledger
 from training.model.learner import Learner
-from training.model.model_file import MODULE_NAME
+from training.model.setup.model_file import MODULE_NAME
 from training.pretraining.epochs import EpochProgress, Pretrained, Pretraining, PretrainingOptions
 from training.pretraining.event_files import EventFiles
 from training.telemetry.live_metrics import LiveMetrics

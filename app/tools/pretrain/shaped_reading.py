@@ -16,7 +16,7 @@ from consumers.kafka.positions import Offsets
 from consumers.records import Partition
 from pipelines.shaping.row_chains import RowChains, ShardChain
 from pipelines.shaping.row_states import RowStates
-from pipelines.shaping.windows import NAME
+from pipelines.shaping.windows.windows import NAME
 
 
 @dataclass(frozen=True, slots=True)

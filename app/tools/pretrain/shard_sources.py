@@ -17,8 +17,8 @@ from consumers.archive.shard_reader import offset_of_row
 from consumers.archive.shards import Shard, listing, next_offsets
 from consumers.errors import ConfigError
 from consumers.records import Partition
-from pipelines.tfrecord_frames import count_records
-from pipelines.visits import CountedShard
+from pipelines.files.tfrecord_frames import count_records
+from pipelines.files.visits import CountedShard
 
 VALIDATION = 0.1
 """The share of the rows that are validated on where nothing is said."""

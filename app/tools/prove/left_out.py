@@ -10,8 +10,8 @@ from app.settings.connection import kafka_options
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.decode import decode_chunk
 from pipelines.shaping.row_states import ShapersInTurn
+from pipelines.stream.decode import decode_chunk
 
 _CONNECT_S = 15.0
 

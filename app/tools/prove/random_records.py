@@ -17,12 +17,12 @@ import numpy as np
 from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
-from pipelines.decoders import PLAIN_CSV
-from pipelines.decoders.asked_fields import steps_of
-from pipelines.decoders.paths import Envelope, PathStep, parse
-from pipelines.decoders.sources import distinct_fields, flat_names
+from pipelines.formats import PLAIN_CSV
+from pipelines.formats.shared.asked_fields import steps_of
+from pipelines.formats.shared.paths import Envelope, PathStep, parse
+from pipelines.formats.shared.sources import distinct_fields, flat_names
 from pipelines.schema import Column, CsvLayout, Field, Schema
-from training.model.probe_batches import keeping_rules
+from training.model.probes.probe_batches import keeping_rules
 
 _POOL = 256
 _TEXTS = 8

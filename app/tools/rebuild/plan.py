@@ -10,9 +10,9 @@ from pathlib import Path
 from app.settings import Settings
 from consumers.errors import ConfigError
 from consumers.records import Partition
-from pipelines.blocks import Turn
-from pipelines.preprocess_bypass import Suspect
-from pipelines.recorded_feed import PlannedBlock
+from pipelines.stream.blocks import Turn
+from pipelines.stream.preprocess_bypass import Suspect
+from pipelines.stream.recorded_feed import PlannedBlock
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError, NotRebuildableError
 from training.history.journal import Segment

@@ -22,10 +22,10 @@ from app.settings import Loaded, Settings, to_decoder
 from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
 from app.tools.rebuild.record_reader import RecordReader
 from consumers.errors import MillraceError
-from pipelines.blocks import Delivery
-from pipelines.dataset import DatasetOptions, Deliveries, PreprocessError
-from pipelines.recorded_feed import RecordedFeed, RecordedOptions
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
+from pipelines.stream.blocks import Delivery
+from pipelines.stream.dataset import DatasetOptions, Deliveries, PreprocessError
+from pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
 from training.checkpoints.folder import Folder
 from training.checkpoints.part_files import part_sources
 from training.checkpoints.store import CheckpointStore
@@ -34,9 +34,9 @@ from training.history.journal import JournalReader, Segment
 from training.history.journal_chain import Chain, chain_to, positions_after
 from training.history.state_differences import first_difference
 from training.ledger.ledger import NAME, Ledger
-from training.model.cores import usable_cores
 from training.model.learner import Learner
-from training.model.model_code import named
+from training.model.setup.cores import usable_cores
+from training.model.setup.model_code import named
 from training.trainer.relearning import Relearning, Relearnt, release
 from training.trainer.state import Progress
 

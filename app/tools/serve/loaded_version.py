@@ -25,7 +25,7 @@ from app.tools.serve.record_inputs import RecordInputs, RecordReaders
 from app.tools.serve.serving_errors import ServingError
 from app.tools.serve.signatures import SPLITS, VALUES, Signature, TensorFacts, ragged_features
 from consumers.errors import MillraceError
-from training.model.cores import usable_cores
+from training.model.setup.cores import usable_cores
 
 log = logging.getLogger(__name__)
 _INTERNAL, _TAG = "__", "serve"

@@ -23,11 +23,11 @@ from app.tools.serve.json_tensors import BASE64, Array, bytes_of
 from app.tools.serve.serving_errors import ServingError, bad_request
 from consumers.errors import ConfigError, MillraceError, NotYetError
 from consumers.records import Chunk, Headers, Int64s, Partition
-from pipelines.decode import Refused, decode_chunk
-from pipelines.decoders.paths import Envelope, is_envelope, parse
-from pipelines.decoders.raw import RawDecoder
+from pipelines.formats.plain.raw import RawDecoder
+from pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from pipelines.schema import Schema, Schemas
-from training.model.raw_columns import raw_columns
+from pipelines.stream.decode import Refused, decode_chunk
+from training.model.export.raw_columns import raw_columns
 
 RECORDS = "records"
 KEYS, HEADERS, TIMESTAMPS = "keys", "headers", "timestamps"

@@ -18,7 +18,7 @@ from app.tools.validate.model_check import build_checks, model_checks
 from app.tools.validate.token_check import read_tokens_check, tokens_check
 from consumers.errors import ConfigError
 from training.checkpoints.folder import Folder
-from training.model.probe_rows import ReadSample
+from training.model.probes.probe_rows import ReadSample
 
 
 def examine_file(path: Path) -> Iterator[CheckResult]:

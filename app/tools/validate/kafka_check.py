@@ -19,7 +19,7 @@ from consumers.kafka.positions import Earliest, Latest, Start
 from consumers.kafka.source import KafkaSource
 from consumers.kafka.topic_writer import TopicWriter
 from consumers.records import Partition
-from pipelines.record_sample import RecordSample
+from pipelines.stream.record_sample import RecordSample
 
 _CONNECT_S = 10.0
 _STOP_S = 5.0

@@ -27,12 +27,12 @@ from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from consumers.errors import ConfigError, MillraceError
 from pipelines.schema import Field
 from training.errors import ModelError
-from training.model.compiled_call import first_batch
+from training.model.call.compiled_call import first_batch
 from training.model.learner import Learner
-from training.model.model_file import load
-from training.model.probe_batches import Probe
-from training.model.probe_rows import ReadSample
-from training.model.proof import Finding
+from training.model.probes.probe_batches import Probe
+from training.model.probes.probe_rows import ReadSample
+from training.model.proof.proof import Finding
+from training.model.setup.model_file import load
 
 _OURS = frozenset({"app", "consumers", "pipelines", "training"})
 _MANY_STEPS = 10_000_000

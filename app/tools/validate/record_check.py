@@ -15,9 +15,9 @@ from consumers.errors import ConfigError, MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk
-from pipelines.decode import Refused, decode_chunk
-from pipelines.flood_options import FloodOptions
-from pipelines.record_sample import RecordSample, sample_of
+from pipelines.gates.flood_options import FloodOptions
+from pipelines.stream.decode import Refused, decode_chunk
+from pipelines.stream.record_sample import RecordSample, sample_of
 
 _NAME = "records"
 _SAMPLE = 400

@@ -15,14 +15,14 @@ from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterSta
 from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.decode import Refused, decode_chunk
-from pipelines.decoders import make_decoder
-from pipelines.flood import FloodGate, Judged
-from pipelines.flood_options import FloodOptions
+from pipelines.formats import make_decoder
+from pipelines.gates.flood import FloodGate, Judged
+from pipelines.gates.flood_options import FloodOptions
+from pipelines.gates.schema_gate import SchemaGate
 from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.schema_gate import SchemaGate
+from pipelines.stream.decode import Refused, decode_chunk
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
-from tests.pipelines.test_decode import BARE, chunk_of
+from tests.pipelines.stream.test_decode import BARE, chunk_of
 from training.checkpoints import SaveReason
 from training.errors import CheckpointError
 from training.group.lockstep_trainer import _not_acknowledged

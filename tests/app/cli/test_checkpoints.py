@@ -305,7 +305,7 @@ KERAS_WRITES_HDF5 = pytest.mark.filterwarnings("ignore:__array__ implementation:
 
 def write_weights(folder: Path, width: int) -> BaseException | None:
     """Publish a model of this width, write its weights by a model.py whose width is 4, and return the error."""
-    from training.model.model_file import ModelFile, load
+    from training.model.setup.model_file import ModelFile, load
     from training.model.variables import model_variables
 
     (folder / "model.py").write_text(MODEL)
@@ -320,7 +320,7 @@ def write_weights(folder: Path, width: int) -> BaseException | None:
 @pytest.mark.tensorflow
 @KERAS_WRITES_HDF5
 def test_weights_are_the_checkpoints_in_plain_keras(tmp_path: Path) -> None:
-    from training.model.model_file import ModelFile, load
+    from training.model.setup.model_file import ModelFile, load
     from training.model.variables import model_variables
 
     assert write_weights(tmp_path, 4) is None

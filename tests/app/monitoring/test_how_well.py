@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 
 from app.monitoring.verdict import ahead_of_guessing, how_well, in_words
-from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
+from pipelines.stream.blocks import Rows
+from training.model.call.metrics import preferred
 from training.model.learner import Learner, LearnerOptions
-from training.model.metrics import preferred
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 from training.recovery.isolation import Piece
 from training.telemetry.live_metrics import LiveMetrics, LiveSnapshot
 from training.telemetry.watched import choose_watched

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from tests.app.api_rig import P1, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 from training.ledger.skips import Skip

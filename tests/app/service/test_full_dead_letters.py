@@ -14,12 +14,12 @@ from consumers.errors import DeadLettersStopped
 from consumers.handoff import Handoff
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block
-from pipelines.decode import DecodePool
-from pipelines.decoders import make_decoder
-from pipelines.feed import Feed, FeedOptions, Tick
+from pipelines.formats import make_decoder
 from pipelines.schema import Field, Schema
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block
+from pipelines.stream.decode import DecodePool
+from pipelines.stream.feed import Feed, FeedOptions, Tick
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(60)]
 

@@ -9,7 +9,7 @@ from app.service.kafka_stream import feed_options
 from app.service.service import RunOptions
 from app.settings import Loaded, load
 from consumers.errors import ConfigError
-from pipelines.feed import FeedOptions
+from pipelines.stream.feed import FeedOptions
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = """\

@@ -20,14 +20,14 @@ from consumers.handoff import Handoff
 from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block
-from pipelines.decode import DecodePool
-from pipelines.decoders import make_decoder
-from pipelines.feed import Feed, FeedOptions, Tick
-from pipelines.flood import FloodGate, judged
-from pipelines.flood_options import FloodOptions
+from pipelines.formats import make_decoder
+from pipelines.gates.flood import FloodGate, judged
+from pipelines.gates.flood_options import FloodOptions
 from pipelines.schema import Field, Schema
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block
+from pipelines.stream.decode import DecodePool
+from pipelines.stream.feed import Feed, FeedOptions, Tick
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(60)]
 

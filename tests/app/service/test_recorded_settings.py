@@ -14,7 +14,7 @@ from tests.training.conftest import SCHEMA, mlp
 from tests.training.trainer_rig import Topic, running
 from training.model.hyperparameters import OnChange
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 
 CONFIG = """\
 name: clicks

@@ -11,9 +11,9 @@ from app.service.kept_sample import rows_of
 from app.service.model_setup import examine, make_learner, model_file, trace
 from app.settings import Settings, load, to_decoder, to_row_schema
 from consumers.records import Chunk, Partition
-from pipelines.decode import Decoded, decode_chunk
-from pipelines.record_sample import sample_of
-from training.model.model_file import load as load_model
+from pipelines.stream.decode import Decoded, decode_chunk
+from pipelines.stream.record_sample import sample_of
+from training.model.setup.model_file import load as load_model
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 _PAGE = Path(__file__).parents[3] / "docs" / "shaping.md"

@@ -32,7 +32,7 @@ from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
 from training.ledger.ledger import Ledger
 from training.ledger.offset_checksum import Evidence

@@ -20,7 +20,7 @@ from app.tools.fork import fork as fork_module
 from consumers.errors import MillraceError
 from consumers.failpoints import NAMES
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from tests.faults.harness.fork_server import run_forked
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
 from training.ledger.interventions import Interventions

@@ -28,7 +28,7 @@ from app.tools.init.topic_sample import look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Chunk, Partition
-from pipelines.decode import decode_chunk
+from pipelines.stream.decode import decode_chunk
 
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 
@@ -325,7 +325,7 @@ def draft_of(values: list[bytes], label: str, task: Task, folder: Path) -> Setti
 
 def assert_the_model_starts(settings: Settings) -> None:
     from app.service.model_setup import examine, make_learner, model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     learner = make_learner(load_model(model_file(settings)), settings)
     assert all(finding.holds for finding in examine(learner))
@@ -438,7 +438,7 @@ def test_padding_changes_no_prediction_and_an_empty_list_has_one(tmp_path: Path)
     import tensorflow as tf
 
     from app.service.model_setup import model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     rows = [{"n": [2.5, 3.5, 4.5][: number % 4], "t": ["a"] * (number % 3), "yes": number % 2} for number in range(60)]
     look = json_look(*rows)
@@ -700,7 +700,7 @@ def test_numbers_that_float32_would_make_coarse_are_scaled_in_float64(tmp_path: 
     import tensorflow as tf
 
     from app.service.model_setup import model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     look = json_look(*SECONDS)
     roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("at",)))
@@ -731,7 +731,7 @@ def test_free_text_is_left_out_unless_it_is_named() -> None:
 @pytest.mark.tensorflow
 def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
     from app.service.model_setup import examine, make_learner, model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     look = json_look(*TEXTS)
     roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("text",)))
@@ -748,8 +748,8 @@ def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
 
 def decoded_rows(settings: Any, look: Look, learner: Any) -> Any:
     """Return a batch of the records as the model takes them."""
-    from pipelines.record_sample import sample_of
-    from training.model.probe_batches import Probe
+    from pipelines.stream.record_sample import sample_of
+    from training.model.probes.probe_batches import Probe
 
     sample = sample_of([decode_chunk(chunk_of_rows(look), to_decoder(settings.records))], settings.training.batch_size)
     assert sample is not None
@@ -809,7 +809,7 @@ def test_drafted_model_finds_a_rare_class_after_few_records_of_it(tmp_path: Path
     import tensorflow as tf
 
     from app.service.model_setup import model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     rows, learnt = fraud(40_000), 28_000
     look = json_look(*rows[:4_000])
@@ -838,7 +838,7 @@ def test_a_regression_with_outliers_learns_more_than_the_median(tmp_path: Path) 
     import tensorflow as tf
 
     from app.service.model_setup import model_file
-    from training.model.model_file import load as load_model
+    from training.model.setup.model_file import load as load_model
 
     draw = random.Random(7)
 

@@ -29,12 +29,12 @@ from app.tools.init.record_look import Look
 from app.tools.init.schema_options import schema_hints
 from app.tools.init.topic_sample import look_at
 from consumers.errors import ConfigError, MillraceError
-from pipelines.decode import decode_chunk
-from pipelines.decoders.images import image_shape
-from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from pipelines.formats.image.images import image_shape
+from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from pipelines.stream.decode import decode_chunk
 from tests.app.tools.test_init import assert_the_model_starts, chunk_of
-from tests.pipelines.image_verdicts import JPEG, png
-from tests.pipelines.test_registry import Server, serving, wait_until
+from tests.pipelines.formats.image.image_verdicts import JPEG, png
+from tests.pipelines.registry.test_registry import Server, serving, wait_until
 
 ROOT = Path(__file__).parents[3]
 COUNT = 120

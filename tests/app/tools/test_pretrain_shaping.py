@@ -26,11 +26,11 @@ from consumers.archive.shards import Shard
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Ago, Now, Offsets
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Rows
-from pipelines.decode import decode_chunk
+from pipelines.files.visits import Refusals, Visits
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.visits import Refusals, Visits
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Rows
+from pipelines.stream.decode import decode_chunk
 from tests.consumers.archive import records
 
 pytestmark = pytest.mark.tensorflow

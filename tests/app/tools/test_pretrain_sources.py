@@ -25,10 +25,10 @@ from consumers.archive.shard_names import Format
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Ago, Now
 from consumers.records import Partition
-from pipelines.service_dataset import ServiceJob
-from pipelines.visits import CountedShard, Refusals, Visits
+from pipelines.files.service_dataset import ServiceJob
+from pipelines.files.visits import CountedShard, Refusals, Visits
 from tests.consumers.archive import records
-from tests.pipelines.example_files import present
+from tests.pipelines.files.example_files import present
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = {

@@ -23,11 +23,11 @@ from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.decode import decode_chunk
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
+from pipelines.stream.decode import decode_chunk
 from tests.app.conftest import FIVE_LINES, LoadText
-from tests.pipelines.test_decode import chunk_of
+from tests.pipelines.stream.test_decode import chunk_of
 from training.ledger.offset_checksum import Evidence
 
 RECORDS = 2000

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from app.tools.rebuild.plan import BlockStep, Origin, SegmentEnds, steps_of
 from consumers.errors import DataLossError
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block, Turn
-from pipelines.decode import decode_chunk
-from pipelines.decoders import make_decoder
-from pipelines.offset_counts import OffsetCounts
-from pipelines.recorded_feed import RecordedFeed, RecordedOptions
-from pipelines.row_order import RotationOptions
+from pipelines.formats import make_decoder
 from pipelines.schema import Field, Schema
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.blocks import Block, Turn
+from pipelines.stream.decode import decode_chunk
+from pipelines.stream.offset_counts import OffsetCounts
+from pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
+from pipelines.stream.row_order import RotationOptions
 from tests.properties.effort import tried
 from training.history.journal import Segment
 from training.history.journal_blocks import BlockRecorder

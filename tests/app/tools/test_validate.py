@@ -17,7 +17,7 @@ from app.tools.validate.record_check import Verdict, judged
 from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError, DataLossError, UnreachableError
 from consumers.reasons import Reason
-from pipelines.flood_options import FloodOptions
+from pipelines.gates.flood_options import FloodOptions
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 from training.checkpoints import FolderLease
 

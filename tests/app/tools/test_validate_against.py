@@ -14,7 +14,7 @@ from app.tools.validate.weights_check import weights_checks
 from tests.app.checkpoint_history import config_in, folder_in
 from training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
 from training.model.hyperparameters import Hyperparameters
-from training.model.model_file import load as load_model
+from training.model.setup.model_file import load as load_model
 
 pytestmark = pytest.mark.tensorflow
 MODEL = """\

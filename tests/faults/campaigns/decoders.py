@@ -30,14 +30,14 @@ from random import Random
 from typing import Any
 
 from app.settings.sections.records import RecordsSettings, to_decoder
-from pipelines.decoders import Decoder
+from pipelines.formats import Decoder
 from tests.faults.campaigns.formats import LEARNT
 from tests.faults.harness.forms import Form, PoisonedStream
 from tests.faults.harness.image_form import IMAGES
 from tests.faults.harness.records import ExpectedPosition
-from tests.pipelines.decoder_conformance import Outcome, alone, outcomes, same
-from tests.pipelines.image_verdicts import PixelDecoder
-from tests.pipelines.verdicts import SUBJECTS
+from tests.pipelines.formats.decoder_conformance import Outcome, alone, outcomes, same
+from tests.pipelines.formats.image.image_verdicts import PixelDecoder
+from tests.pipelines.formats.verdicts import SUBJECTS
 
 _SIZES = (1, 2, 3, 10, 50, 200, 1000)
 _SHARES = (0.01, 0.02, 0.05, 0.3, 1.0)

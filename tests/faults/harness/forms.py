@@ -17,7 +17,7 @@ import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
 from consumers.reasons import Reason
-from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import WIDTH, ExpectedPosition, Verdict, good
 

@@ -45,7 +45,7 @@ _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _EXPORTED = "tests/training/checkpoints/exports/test_version_folder.py"
 _STORE = "tests/training/checkpoints/test_store.py"
 _FORK = "tests/app/tools/test_fork.py"
-_SCHEMAS, _REGISTRY = "tests/pipelines/test_schema_gate.py", "tests/pipelines/test_registry.py"
+_SCHEMAS, _REGISTRY = "tests/pipelines/gates/test_schema_gate.py", "tests/pipelines/registry/test_registry.py"
 _PINS = "tests/training/checkpoints/test_pins.py"
 _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
@@ -76,13 +76,13 @@ _LEFT_OUT = f"{_TOPICS}::test_compacted_offsets_are_passed_and_aborted_records_a
 
 _WINDOWS = "tests/properties/test_windows.py::test_any_cut_and_any_restart_give_the_rows_of_plain_lists"
 _SAMPLES = "tests/properties/test_resampling.py::test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop"
-_RESERVOIR = "tests/training/model/test_reservoir.py"
+_RESERVOIR = "tests/training/model/call/test_reservoir.py"
 
 TEETH = (
     Tooth(
         row=38,
         missing="That each record is one object is not looked at.",
-        file="pipelines/decoders/json.py",
+        file="pipelines/formats/json/decoder.py",
         text="        if table.num_rows == len(records):\n            return table\n",
         instead="        if table.num_rows >= len(records):\n            return table.slice(0, len(records))\n",
         test=f"{_FORMATS}::test_what_is_learnt_or_set_aside_is_what_was_produced_by_kind_and_reason",
@@ -107,7 +107,7 @@ TEETH = (
     Tooth(
         row=36,
         missing="The records of the present cell of offsets count for nothing after a restart.",
-        file="pipelines/shaping/class_sampler.py",
+        file="pipelines/shaping/balance/class_sampler.py",
         text='self.seen = np.array(facts["seen"], np.int64)',
         instead="self.seen = np.zeros_like(self.seen)",
         test=_SAMPLES,
@@ -124,7 +124,7 @@ TEETH = (
     Tooth(
         row=36,
         missing="After a restart the rows of the past are a sample of less than there was.",
-        file="training/model/reservoir.py",
+        file="training/model/call/reservoir.py",
         text="            self._counts.assign(tf.stack([tf.minimum(held + count, self.size), seen + count]))",
         instead="            self._counts.assign(tf.stack([tf.minimum(held + count, self.size), held + count]))",
         test=f"{_RESERVOIR}::test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls",
@@ -132,7 +132,7 @@ TEETH = (
     Tooth(
         row=36,
         missing="Rows of the past are drawn otherwise after a restart.",
-        file="training/model/reservoir.py",
+        file="training/model/call/reservoir.py",
         text="        self._counts.assign([held, seen])\n",
         instead="        self._counts.assign([held, held])\n",
         test=f"{_RESERVOIR}::test_a_restored_checkpoint_continues_with_the_same_bits",
@@ -531,9 +531,9 @@ TEETH = (
     Tooth(
         row=23,
         missing="A stop does not wake whoever waits on the empty queue.",
-        file="pipelines/feed.py",
+        file="pipelines/stream/feed.py",
         text="        self._handoff.wake()\n",
-        test="tests/pipelines/test_dataset.py::test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue[20]",
+        test="tests/pipelines/stream/test_dataset.py::test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue[20]",
         within_s=120,
     ),
     Tooth(
@@ -745,7 +745,7 @@ TEETH = (
     Tooth(
         row=34,
         missing="A rebuilt block begins with any partition.",
-        file="pipelines/recorded_feed.py",
+        file="pipelines/stream/recorded_feed.py",
         text="            start=planned.turn,\n",
         test=f"{_PLAN}::test_every_block_of_two_runs_and_a_skip_is_made_again",
     ),
@@ -800,7 +800,7 @@ TEETH = (
     Tooth(
         row=37,
         missing="A flood of bad records is found, and set aside all the same.",
-        file="pipelines/decode.py",
+        file="pipelines/stream/decode.py",
         text="            self._await_admission(head, decoded, timeout)\n",
         test=f"{_FLOOD}::test_a_flood_is_held_back_until_good_records_come_and_none_is_lost_or_sent_twice",
     ),
@@ -823,7 +823,7 @@ TEETH = (
     Tooth(
         row=39,
         missing="Every record of a schema that lacks a field is set aside, and nothing stops.",
-        file="pipelines/schema_gate.py",
+        file="pipelines/gates/schema_gate.py",
         text="            if self._holds and (found := self._incompatible(decoded, skips)) is not None:",
         instead="            if False and (found := self._incompatible(decoded, skips)) is not None:",
         test=f"{_SCHEMAS}::test_a_schema_that_cannot_be_read_is_held_until_somebody_lets_it_pass",

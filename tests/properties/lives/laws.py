@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from consumers.records import Partition
-from pipelines.record_balance import Balance
+from pipelines.stream.record_balance import Balance
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.line import Line
 from tests.properties.lives.log import GAP, LOST, identity

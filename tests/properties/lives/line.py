@@ -11,10 +11,10 @@ import tensorflow as tf
 from consumers.handoff import Handoff
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
-from pipelines.assemble import Assembler
-from pipelines.blocks import Block, Delivery, Rows
-from pipelines.decode import DecodePool, Refused
-from pipelines.feed import Feed, FeedOptions, Tick, unless_skipped
+from pipelines.stream.assemble import Assembler
+from pipelines.stream.blocks import Block, Delivery, Rows
+from pipelines.stream.decode import DecodePool, Refused
+from pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
 from tests.properties.lives.log import DECODER, SCHEMA
 from tests.properties.lives.world import World
 from training.stream import StreamEnded, StreamStart

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from consumers.kafka.chunking import chunk_of, empty_chunk
 from consumers.records import Chunk, Headers, Partition
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from pipelines.schema import Field, Schema
 
 GOOD, GAP, LOST = "good", "gap", "lost"

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from consumers.failpoints import FailpointError, arm
 from consumers.records import Partition
-from pipelines.assemble import AssembleOptions
-from pipelines.row_order import RotationOptions
+from pipelines.stream.assemble import AssembleOptions
+from pipelines.stream.row_order import RotationOptions
 from tests.properties.lives import laws
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.life import DEATHS, Life

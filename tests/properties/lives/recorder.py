@@ -10,15 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines.blocks import Rows
-from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.options import ClassShares
+from pipelines.stream.blocks import Rows
 from tests.properties.lives.log import NAN, RAISES, Log
 from training.checkpoints import PartState
-from training.model.compiled_call import CallResult
-from training.model.culprit_search import alone
+from training.model.call.compiled_call import CallResult
+from training.model.call.culprit_search import alone
+from training.model.call.witness import Witness
 from training.model.learner import Learner, Lesson
 from training.model.variables import VariablesPart, optimizer_variables, rates_of
-from training.model.witness import Witness
 
 BATCH = 2
 

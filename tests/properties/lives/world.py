@@ -5,8 +5,8 @@ from pathlib import Path
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.assemble import AssembleOptions
-from pipelines.row_order import RotationOptions
+from pipelines.stream.assemble import AssembleOptions
+from pipelines.stream.row_order import RotationOptions
 from tests.properties.lives.log import Log
 from training.checkpoints import Manifest
 

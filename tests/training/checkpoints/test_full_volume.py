@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from consumers.failpoints import NAMES, VARIABLE, arm
-from pipelines.blocks import BlockFacts
+from pipelines.stream.blocks import BlockFacts
 from tests.training.checkpoints.small_volume import small_volume
 from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, StoreOptions
 from training.checkpoints.in_flight import StartRecord

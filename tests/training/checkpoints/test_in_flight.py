@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.checkpoints import Folder
 from training.checkpoints.in_flight import Range, StartRecord, deaths, forget
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.blocks import BlockFacts, Delivery
+from pipelines.stream.blocks import BlockFacts, Delivery
 from tests.training.conftest import block
 from training.group.filling import Filling
 

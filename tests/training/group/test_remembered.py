@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
-from pipelines.shaping.class_options import BalanceOptions
-from pipelines.shaping.resampling import ResampleStates
+from pipelines.shaping.balance.resampling import ResampleStates
+from pipelines.shaping.options import BalanceOptions
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.shaping.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from pipelines.shaping.windows.windows import WindowStates
+from pipelines.stream.blocks import BlockFacts, Span
 from tests.properties.test_windows import Log, chunk_of, made_up, schema
 from training.checkpoints.parts import PartState
 from training.errors import NotOneStateError

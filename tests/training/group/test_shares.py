@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.checkpoints.parts import PartState
 from training.errors import NotOneStateError
 from training.group.deal import deal

@@ -2,7 +2,7 @@
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.ledger.ledger import Ledger
 
 AT = Partition("clicks", 0)

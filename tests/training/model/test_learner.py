@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from consumers.records import Partition
-from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
+from pipelines.stream.blocks import Rows
 from tests.training.conftest import (
     BATCH,
     FEATURES,

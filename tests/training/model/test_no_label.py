@@ -11,15 +11,15 @@ import pytest
 import tensorflow as tf
 
 from app.service.model_setup import examine
-from pipelines.blocks import Rows
-from pipelines.record_sample import RecordSample
 from pipelines.schema import Field, Schema
+from pipelines.stream.blocks import Rows
+from pipelines.stream.record_sample import RecordSample
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, largest_difference, state_of
 from training.model.learner import Learner, LearnerOptions
-from training.model.model_file import ModelFile, load
-from training.model.preprocess_proof import row_by_row
-from training.model.proof import ModelProof
-from training.model.strategy import DeviceOptions
+from training.model.proof.preprocess_proof import row_by_row
+from training.model.proof.proof import ModelProof
+from training.model.setup.model_file import ModelFile, load
+from training.model.setup.strategy import DeviceOptions
 
 pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).parents[3]

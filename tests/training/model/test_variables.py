@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
+from pipelines.stream.blocks import Rows
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
 from training.checkpoints.parts import PartState
 from training.errors import OtherModelError, UncapturedStateError

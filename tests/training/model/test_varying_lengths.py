@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.decode import decode_chunk
-from pipelines.decoders import make_decoder
+from pipelines.formats import make_decoder
 from pipelines.schema import Field, Schema
+from pipelines.stream.assemble import AssembleOptions, Assembler
+from pipelines.stream.decode import decode_chunk
 from training.errors import ModelError
 from training.ledger.ledger import Ledger
-from training.model.compiled_call import as_the_model_takes_it
+from training.model.call.compiled_call import as_the_model_takes_it
 from training.model.learner import Learner, LearnerOptions
-from training.model.proof import ModelProof
-from training.model.strategy import DeviceOptions
+from training.model.proof.proof import ModelProof
+from training.model.setup.strategy import DeviceOptions
 
 SCHEMA = Schema(
     features=(

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from consumers.reasons import Reason
-from pipelines.blocks import Rows
-from pipelines.shaping.class_options import BalanceOptions
-from pipelines.visits import CountedShard, Refusals
+from pipelines.files.visits import CountedShard, Refusals
+from pipelines.shaping.options import BalanceOptions
+from pipelines.stream.blocks import Rows
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, mlp, state_of, with_feature
 from training.errors import StepError
 from training.model.learner import Learner

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
+from pipelines.stream.blocks import BlockFacts
 from tests.training.checkpoints.test_in_flight import P0, P1, block, die
 from training.checkpoints import Folder, FolderLease
 from training.checkpoints.in_flight import Death, Range

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from consumers.errors import MillraceError
 from consumers.records import Partition
-from pipelines.blocks import Rows
+from pipelines.stream.blocks import Rows
 from tests.training.conftest import (
     BATCH,
     SCHEMA,
@@ -25,7 +25,7 @@ from tests.training.conftest import (
 from training.checkpoints.parts import PartState
 from training.ledger.offset_checksum import Evidence
 from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
+from training.model.setup.strategy import DeviceOptions
 from training.model.variables import assign
 from training.recovery import isolation
 from training.recovery.isolation import (

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Delivery, Rows, Span
-from pipelines.dataset import PreprocessError
-from pipelines.preprocess_bypass import Suspect
+from pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
+from pipelines.stream.dataset import PreprocessError
+from pipelines.stream.preprocess_bypass import Suspect
 from tests.training import trainer_rig
 from tests.training.conftest import Fragile, MakeLearner, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, TopicStream, running

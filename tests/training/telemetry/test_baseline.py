@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from training.model.metrics import CompiledMetrics
+from training.model.call.metrics import CompiledMetrics
 from training.telemetry.baseline import BaselinePlan, absolute_percentage, huber, log_cosh
 from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.quantile_sketch import QuantileSketch

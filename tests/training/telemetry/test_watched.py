@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from consumers.errors import ConfigError
-from training.model.metrics import CompiledMetrics, preferred
+from training.model.call.metrics import CompiledMetrics, preferred
 from training.telemetry.watched import WATCHED_LOSS, Watched, choose_watched
 
 KNOWN = {"mae": False, "gini": None, "auc": True, "accuracy": True}

@@ -7,7 +7,7 @@ import pytest
 from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.stream.blocks import BlockFacts, Span
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
 from training.ledger.ledger import Ledger, Skip

@@ -14,7 +14,7 @@ import tensorflow as tf
 from consumers.errors import MillraceError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import Span
+from pipelines.stream.blocks import Span
 from tests.training.conftest import BATCH, Fragile, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Clock, Run, Topic, TopicStream, delivery, running
 from training.checkpoints.manifest import Manifest, SaveReason

@@ -7,8 +7,8 @@ import numpy as np
 
 from app.settings import Loaded, load
 from tests.app import checkpoint_history
-from training.model.model_file import ModelFile
-from training.model.model_file import load as load_model
+from training.model.setup.model_file import ModelFile
+from training.model.setup.model_file import load as load_model
 from training.model.variables import model_variables
 
 CONFIG = """

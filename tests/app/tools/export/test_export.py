@@ -138,7 +138,7 @@ def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) ->
     import tensorflow as tf
 
     from app.settings import to_row_schema
-    from training.model.saved_model import ServedModel, ServedModule
+    from training.model.export.saved_model import ServedModel, ServedModule
 
     settings = project(tmp_path, saves=0).settings
     schema = to_row_schema(settings.windows, settings.records)

@@ -18,10 +18,10 @@ from app.settings import Settings, load
 from app.settings.exported_records import read_exported_records, write_exported_records
 from app.settings.sections.records import to_schema
 from app.tools.serve.record_inputs import RecordReaders
-from pipelines.decoders.protobuf_files import descriptor_set, message_of
+from pipelines.formats.protobuf.descriptors import descriptor_set, message_of
 from tests.app.tools.serve.exports_rig import HalfPlus, publish
 from tests.app.tools.serve.server_rig import Server, serving
-from training.model.saved_model import ServedModel, ServedModule
+from training.model.export.saved_model import ServedModel, ServedModule
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = """\

@@ -1,0 +1,1 @@
+"""CSV: one line a record."""

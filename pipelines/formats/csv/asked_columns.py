@@ -1,0 +1,85 @@
+"""The columns of a CSV record that each field is read from. Pure; called when settings are read and decoders made."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consumers.errors import ConfigError
+from pipelines.formats.shared.sources import default_of, distinct_fields, flat_names, pad_of
+from pipelines.schema import CsvLayout, Field, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class CsvField:
+    """A field, and the columns that it is read from."""
+
+    field: Field
+    columns: tuple[str, ...]
+    """The numbers of the columns, from 0."""
+    default: np.generic | bytes | None
+    pad: np.generic | bytes | None
+
+
+def _check(layout: CsvLayout) -> None:
+    marks = {"delimiter": layout.delimiter, "quote": layout.quote, "lists": layout.lists}
+    for name, mark in marks.items():
+        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\n\r\0"):
+            raise ConfigError(f"records.csv.{name}: {mark!r} does not do; write one ASCII character that ends no line")
+    given = [mark for mark in marks.values() if mark is not None]
+    if len(set(given)) < len(given):
+        raise ConfigError("records.csv: delimiter, quote and lists must be different characters")
+
+
+def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], int]:
+    """Return the columns of each field, and the number of columns. Raise ConfigError for a layout that does not fit."""
+    _check(layout)
+    by_name = _by_name(schema)
+    names = tuple(by_name) if layout.columns is None else layout.columns
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"records.csv.columns: {twice[0]!r} stands there twice; give each column a name of its own")
+    if absent := [name for name in by_name if name not in names]:
+        raise ConfigError(f"records.csv.columns: no column is named {absent[0]!r}; add it, or mend the field's name")
+    at, count = {}, 0
+    for name in names:
+        width = _width(by_name[name], layout) if name in by_name else 1
+        at[name] = tuple(str(count + more) for more in range(width))
+        count += width
+    return tuple(CsvField(field, at[name], default_of(field), pad_of(field)) for name, field in by_name.items()), count
+
+
+def columns_of(schema: Schema, layout: CsvLayout, part: Schema) -> tuple[str, ...]:
+    """Return the names of all columns for a schema that reads a part of the fields: the columns of others are skipped.
+
+    A field of the part has one name, as in the layout, and a field that is skipped one for each of its columns.
+    """
+    places, count = places_of(schema, layout)
+    names = {field.source: name for name, field in _by_name(part).items()}
+    at = {int(place.columns[0]): place for place in places if place.field.source in names and place.columns}
+    columns, column = list[str](), 0
+    while column < count:
+        place = at.get(column)
+        columns.append(f"\0{column}" if place is None else names[place.field.source])
+        column += 1 if place is None else len(place.columns)
+    return tuple(columns)
+
+
+def _by_name(schema: Schema) -> dict[str, Field]:
+    by_source = {field.source: field for field in distinct_fields(schema)}
+    return {name: by_source[source] for source, name in flat_names(by_source).items()}
+
+
+def _width(field: Field, layout: CsvLayout) -> int:
+    """Return how many columns a field takes. Raise ConfigError for one that the layout cannot hold."""
+    if layout.lists is None and field.pad is not None:
+        raise ConfigError(
+            f"records: {field.name!r} varies in length, so its elements stand in one column; say by records.csv.lists "
+            "what is between them"
+        )
+    if layout.lists is None or not field.shape:
+        return field.size
+    if len(field.shape) > 1:
+        raise ConfigError(
+            f"records: {field.name!r} has {len(field.shape)} dimensions, and a list in a CSV column has one; "
+            "leave records.csv.lists out, and give each element a column"
+        )
+    return 1

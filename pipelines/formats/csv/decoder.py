@@ -1,0 +1,285 @@
+"""CSV records: each record is one row of columns; pyarrow reads a chunk at a time, without the GIL.
+
+Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
+
+Arrow's reader sees the joined text of a chunk and knows nothing of records. That each row is one record is proven
+before it reads: `framing` lets a record pass only if its own bytes alone are exactly one row, with the right number
+of columns, in which every quote that opens also closes. A newline is put after each record. It is outside of quotes, so
+it ends a row, and n records make n rows. Where Arrow finds another number of rows, the chunk is halved, down to single
+records, and a record that makes no row by itself is refused.
+
+Arrow reads the columns by their types. If a single text is not a value of its type, Arrow refuses the whole chunk. The
+chunk is then read as texts, and `number_texts` converts each column and finds the elements that do not convert; or only
+the records are in which a text is where a number should be, if `look` finds all that are at fault. A text that Arrow's
+reader takes converts to the same value there, so the fault of a neighbour changes nothing.
+
+An empty column means that the field is missing. An empty text in quotes is an empty text, and a missing number.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.formats.csv.asked_columns import CsvField, places_of
+from pipelines.formats.csv.framing import Dialect
+from pipelines.formats.csv.look import CsvLook
+from pipelines.formats.shared.arrow_columns import (
+    REASONS,
+    Faults,
+    Show,
+    element_type,
+    nulls,
+    read_column,
+    read_lists,
+    scalars,
+)
+from pipelines.formats.shared.number_texts import FALSE, TRUE, converted
+from pipelines.formats.shared.pieces import in_order, only_good, together
+from pipelines.formats.shared.protocol import DecodedValues, Refusal
+from pipelines.formats.shared.sources import empty_column
+from pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
+from pipelines.schema import Column, CsvLayout, Schema
+
+_SPARSE = 24
+"""If more than one record in this many is read as texts, all are."""
+
+
+class _CsvGroup(NamedTuple):
+    """Framed records."""
+
+    records: Sequence[bytes]
+    indices: Int64s
+    """The index of each record in the values that were passed in, ascending."""
+
+
+class _CsvRows(NamedTuple):
+    """Records that are proven to be one row of the table each."""
+
+    group: _CsvGroup
+    table: pa.Table
+    typed: bool
+    """Whether the columns of the table have the types of the fields; otherwise they are texts."""
+
+
+class CsvDecoder:
+    """Decodes CSV rows."""
+
+    def __init__(self, schema: Schema, layout: CsvLayout) -> None:
+        self._schema, self._layout = schema, layout
+        self._places, count = places_of(schema, layout)
+        self._dialect = Dialect(
+            columns=count, delimiter=ord(layout.delimiter), quote=None if layout.quote is None else ord(layout.quote)
+        )
+        self._look = CsvLook(self._places, count, layout.delimiter, layout.lists)
+        self._names = [str(column) for column in range(count)]
+        self._read = [column for place in self._places for column in place.columns]
+        texts = dict.fromkeys(self._read, pa.binary())
+        in_lists = {place.columns[0] for place in self._places if place.field.shape and layout.lists is not None}
+        types = {column: element_type(place.field) for place in self._places for column in place.columns}
+        self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
+        self._as_text = self._options(texts)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the decoder follows."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, also none."""
+        records, indices, text, refused = self._dialect.framed(values)
+        fields = [place.field for place in self._places]
+        none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
+        varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
+        pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
+        for outcome in self._outcomes(_CsvGroup(records, indices), text, doubted=bool(refused)):
+            if isinstance(outcome, Refusal):
+                refused.append(outcome)
+                continue
+            pieces.append(self._columns(outcome))
+            refused += pieces[-1].refused
+        return in_order(together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index))))
+
+    def _outcomes(self, group: _CsvGroup, text: bytes, *, doubted: bool) -> Iterator[_CsvRows | Refusal]:
+        """Yield the records as rows, and verdicts on the others: those that are read as texts only are read apart.
+
+        `doubted`: others of their chunk are refused already, so those of these are looked for before anything is read.
+        """
+        small = 0 < len(text) <= LARGEST
+        if small and not doubted and (rows := self._rows_as(group, text, typed=True)) is not None:
+            yield rows
+            return
+        suspects = self._look.suspects(group.records, text) if small else np.empty(0, np.int64)
+        if not 0 < len(suspects) <= len(group.records) // _SPARSE:
+            yield from self._read_or_split(group, text)
+            return
+        rows = suspects.tolist()
+        rest = _CsvGroup(without(group.records, rows), np.delete(group.indices, suspects))
+        yield from self._read_or_split(rest, text_without(text, begins_of(group.records), rows))
+        part = _CsvGroup([group.records[row] for row in rows], group.indices[suspects])
+        as_texts = self._texts_of(part, joined(part.records))
+        yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)
+
+    def _texts_of(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
+        """Return a few framed records as texts, as Arrow reads them."""
+        if self._layout.quote is not None and self._layout.quote.encode() in text:
+            return self._rows_as(group, text, typed=False)
+        # Without quotes a row is what is between its delimiters, and Arrow takes long to begin.
+        delimiter = self._layout.delimiter.encode()
+        columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
+        read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
+        return _CsvRows(group, pa.table(read), typed=False)
+
+    def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
+        """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""
+        count = len(group.records)
+        if not count:
+            return
+        rows = self._parse(group, text) if count == 1 or len(text) <= LARGEST else None
+        if rows is not None:
+            yield rows
+        elif count == 1:
+            yield Refusal(int(group.indices[0]), Reason.MALFORMED)
+        else:
+            for half in (slice(count // 2), slice(count // 2, None)):
+                part = _CsvGroup(group.records[half], group.indices[half])
+                yield from self._read_or_split(part, joined(part.records))
+
+    def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
+        """Return a table with one row for each record, or None. `text` is the records, joined."""
+        typed = self._rows_as(group, text, typed=True)
+        return self._rows_as(group, text, typed=False) if typed is None else typed
+
+    def _rows_as(self, group: _CsvGroup, text: bytes, *, typed: bool) -> _CsvRows | None:
+        table = self._table(text, typed=typed)
+        return _CsvRows(group, table, typed) if table is not None and table.num_rows == len(group.records) else None
+
+    def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
+        quote = self._layout.quote
+        try:
+            # One block, because the reader refuses a row that is longer than a block. One thread, because the pool has
+            # others.
+            return pcsv.read_csv(
+                pa.BufferReader(text),
+                read_options=pcsv.ReadOptions(
+                    use_threads=False, block_size=len(text) + 1, column_names=self._names, encoding="utf8"
+                ),
+                parse_options=pcsv.ParseOptions(
+                    delimiter=self._layout.delimiter,
+                    quote_char=False if quote is None else quote,
+                    newlines_in_values=quote is not None,
+                    ignore_empty_lines=False,
+                ),
+                convert_options=self._typed if typed else self._as_text,
+            )
+        except pa.ArrowInvalid:
+            return None
+
+    def _options(self, types: dict[str, pa.DataType]) -> pcsv.ConvertOptions:
+        return pcsv.ConvertOptions(
+            column_types=types,
+            include_columns=self._read,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=TRUE,
+            false_values=FALSE,
+            # The framing has checked it.
+            check_utf8=False,
+        )
+
+    def _columns(self, rows: _CsvRows) -> DecodedValues:
+        """Return the columns of the good rows, and verdicts on the others, each for its first field at fault."""
+        columns: dict[str, Column] = {}
+        lengths: dict[str, Int64s] = {}
+        refused: list[Refusal] = []
+        good = np.ones(len(rows.group.records), dtype=bool)
+        for place in self._places:
+            source = place.field.source
+            columns[source], faults, long = self._column(place, rows)
+            if long is not None:
+                lengths[source] = long
+            if faults is not None:
+                refused += self._verdicts(rows.group, place, faults, good & (faults > 0))
+                good &= faults == 0
+        return only_good(DecodedValues(rows.group.indices, columns, tuple(refused), lengths), good)
+
+    def _column(self, place: CsvField, rows: _CsvRows) -> tuple[Column, Faults | None, Int64s | None]:
+        arrays = [_whole(rows.table.column(column)) for column in place.columns]
+        if place.field.shape and self._layout.lists is not None:
+            return _in_lists(place, arrays[0], self._layout.lists)
+        if rows.typed:
+            return *_side_by_side(place, arrays, []), None
+        texts = [converted(array, element_type(place.field)) for array in arrays]
+        return *_side_by_side(place, [text.values for text in texts], [text.wrong for text in texts]), None
+
+    def _verdicts(self, group: _CsvGroup, place: CsvField, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
+        verdicts = []
+        for row in np.flatnonzero(bad).tolist():
+            show = Show(int(faults[row]))
+            reason = self._infinity(group.records[row], place) if show is Show.INFINITE else REASONS[show]
+            verdicts.append(Refusal(int(group.indices[row]), reason, place.field.source))
+        return verdicts
+
+    def _infinity(self, record: bytes, place: CsvField) -> Reason:
+        """Return the reason for an infinity: written as such, or a finite number too large for the dtype."""
+        quote = self._layout.quote
+        if quote is None or quote.encode() not in record:
+            texts = record.split(self._layout.delimiter.encode())
+            named = any(b"n" in texts[int(column)].lower() for column in place.columns)
+            return Reason.NOT_FINITE if named else Reason.OUT_OF_RANGE
+        table = self._table(joined([record]), typed=False)
+        texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
+        return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _side_by_side(
+    place: CsvField, arrays: Sequence[pa.Array], wrong: Sequence[Faults | None]
+) -> tuple[Column, Faults | None]:
+    """Read a field whose elements have a column each."""
+    read = [scalars(array, place.field) for array in arrays]
+    shown = [faults for faults in (*(faults for _, faults in read), *wrong) if faults is not None]
+    rows = len(arrays[0])
+    column = read[0][0] if not place.field.shape else np.stack([each for each, _ in read], axis=1)
+    column = np.ascontiguousarray(column.reshape(rows, *place.field.shape))
+    if not shown:
+        return column, None
+    faults: Faults = np.maximum.reduce(shown)
+    if place.default is not None:
+        absent = np.logical_and.reduce([nulls(array) for array in arrays])
+        column, faults = column.copy(), np.where(absent, np.uint8(Show.GOOD), faults)
+        column[absent] = place.default
+    return column, faults if faults.any() else None
+
+
+def _in_lists(place: CsvField, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
+    """Read a field whose elements are in one column. An empty text is an empty list, or a missing one."""
+    present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
+    split = pc.split_pattern(present.cast(pa.string()), between)
+    elements = split.flatten()
+    if place.field.dtype == "string":
+        values, wrong = elements.cast(pa.binary()), None
+    else:
+        values, wrong = converted(elements, element_type(place.field))
+    nothing = split.is_null() if split.null_count and place.pad is None else None
+    lists = pa.chunked_array([pa.ListArray.from_arrays(split.offsets, values, mask=nothing)])
+    lengths = None
+    if place.pad is None:
+        column, faults = read_column(lists, place.field, place.default)
+    else:
+        column, faults, lengths = read_lists(lists, place.field, place.default, place.pad)
+    if wrong is None or not wrong.any():
+        return column, faults, lengths
+    by_row = np.zeros(len(texts), np.uint8)
+    np.maximum.at(by_row, np.repeat(np.arange(len(texts)), np.diff(split.offsets.to_numpy())), wrong)
+    return column, by_row if faults is None else np.maximum(by_row, faults), lengths

@@ -1,0 +1,1 @@
+"""tf.train.Example: decoded by TensorFlow."""

@@ -1,0 +1,1 @@
+"""Images in fields of other formats: whole JPEGs and PNGs, and their pixels."""

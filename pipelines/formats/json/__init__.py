@@ -1,0 +1,1 @@
+"""JSON: one object a record, bare or in Confluent's wire format."""

@@ -1,0 +1,105 @@
+"""JSON records in Confluent's wire format: a zero byte, the number of a JSON Schema in the registry, then the object.
+
+The schema says nothing that decoding needs, as the fields of the settings say what is asked of an object; that the
+registry has it, and that it is one of JSON, is checked, as in every format with a registry. Of the schema itself only
+its name is reported. Runs on the decode pool's threads. What is kept are the names of schemas.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from consumers.errors import NotYetError
+from consumers.reasons import Reason
+from pipelines.formats.json.decoder import JsonDecoder
+from pipelines.formats.shared.field_fits import SchemaFit
+from pipelines.formats.shared.protocol import DecodedValues, Refusal
+from pipelines.schema import JsonLayout, Schema
+
+_HEADER = 5
+_KIND = "JSON"
+_LONGEST_NAME = 100
+_NAMELESS = "an object"
+
+
+class FramedJsonDecoder:
+    """Decodes what follows the number of the schema."""
+
+    def __init__(self, schema: Schema, layout: JsonLayout) -> None:
+        assert layout.schemas is not None
+        self._inner, self._schemas = JsonDecoder(schema), layout.schemas
+        self._fits: dict[bytes, SchemaFit | None] = {}
+        """By a record's first bytes; None where its schema is one of another format."""
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the decoder follows."""
+        return self._inner.schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
+        headers = {value[:_HEADER] for value in values if value and _is_framed(value)}
+        fits = self._fits_of(headers)
+        unknown = {header for header in headers if fits[header] is None}
+        own: dict[int, Reason] = {}
+        objects: list[bytes | None] = []
+        for index, value in enumerate(values):
+            if value and not _is_framed(value):
+                own[index] = Reason.MALFORMED
+            elif value and value[:_HEADER] in unknown:
+                own[index] = Reason.UNKNOWN_SCHEMA
+            objects.append(value[_HEADER:] if value and index not in own else None)
+        decoded = replace(self._inner.decode(objects), schemas=_firsts(values, fits))
+        if not own:
+            return decoded
+        refused = tuple(Refusal(one.index, own[one.index]) if one.index in own else one for one in decoded.refused)
+        return replace(decoded, refused=refused)
+
+    def _fits_of(self, headers: Iterable[bytes]) -> dict[bytes, SchemaFit | None]:
+        """Return the schema of each header; ask for all of them before NotYetError is raised for one."""
+        fits, lacks = dict[bytes, SchemaFit | None](), None
+        for header in headers:
+            try:
+                fits[header] = self._fit(header)
+            except NotYetError as error:
+                lacks = error
+        if lacks is not None:
+            raise lacks
+        return fits
+
+    def _fit(self, header: bytes) -> SchemaFit | None:
+        """Return the schema of a header; None where the registry has none of that number, or one of another format."""
+        if header not in self._fits:
+            number = int.from_bytes(header[1:])
+            registered = self._schemas.get(number)
+            if registered is None:
+                return None  # asked for again: it may be registered later
+            fits = registered.kind == _KIND
+            self._fits[header] = SchemaFit(number=number, name=_name(registered.text), fields={}) if fits else None
+        return self._fits[header]
+
+
+def _firsts(
+    values: Sequence[bytes | None], fits: Mapping[bytes, SchemaFit | None]
+) -> tuple[tuple[SchemaFit, int], ...]:
+    """Return each schema with the index of its first record, ascending by that."""
+    found = [
+        (fit, next(index for index, value in enumerate(values) if value and _is_framed(value, header)))
+        for header, fit in fits.items()
+        if fit is not None
+    ]
+    return tuple(sorted(found, key=lambda one: one[1]))
+
+
+def _name(schema: str) -> str:
+    """Return the title of a JSON Schema, or its `$id`."""
+    try:
+        read = json.loads(schema)
+    except (ValueError, RecursionError):
+        return _NAMELESS
+    names = [read.get("title"), read.get("$id")] if isinstance(read, dict) else []
+    return next((name[:_LONGEST_NAME] for name in names if name and isinstance(name, str)), _NAMELESS)
+
+
+def _is_framed(value: bytes, header: bytes = b"\0") -> bool:
+    return value.startswith(header) and len(value) > _HEADER

@@ -1,0 +1,1 @@
+"""Records without structure: one value of fixed layout, one text, or bytes."""

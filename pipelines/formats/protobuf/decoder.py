@@ -1,0 +1,162 @@
+"""Protobuf records, plain or in Confluent's wire format: messages of one type, or of those that a registry describes.
+
+Confluent's format is a zero, the number of a schema, and which of its messages it is: how many indexes, then the
+indexes, each as a zigzag varint; a zero alone is the first message. The records of a chunk are read in groups, one for
+each message type, and each gives the same columns: a field that a version does not have is absent.
+
+Runs on the decode pool's threads. What is kept are the readers of message types, which are immutable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from consumers.errors import NotYetError
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
+from pipelines.formats.protobuf.frame import Header, described, header_of, indexes_of, number_of
+from pipelines.formats.protobuf.message_reader import MessageReader
+from pipelines.formats.shared.column_reader import ColumnReader
+from pipelines.formats.shared.empty_values import without_empty
+from pipelines.formats.shared.field_fits import SchemaFit
+from pipelines.formats.shared.pieces import together
+from pipelines.formats.shared.protocol import DecodedValues, Refusal
+from pipelines.formats.shared.sources import distinct_fields
+from pipelines.schema import ProtobufLayout, Schema, Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Why no record of a header can be read."""
+
+    reason: Reason
+    detail: str | None = None
+
+
+_MALFORMED = _Unread(Reason.MALFORMED)
+Verdict = MessageReader | _Unread
+"""What reads the records of a header, or why none can be read."""
+
+
+class ProtobufDecoder:
+    """Decodes messages."""
+
+    def __init__(self, schema: Schema, layout: ProtobufLayout) -> None:
+        """Raise ConfigError where the message is not there, or a field cannot be read from it."""
+        self._schema, self._layout = schema, layout
+        self._reader = ColumnReader(distinct_fields(schema))
+        # Set when all is known, and not before: another thread may ask meanwhile, and at worst does the same work.
+        self._readers: dict[tuple[int, tuple[int, ...]] | None, MessageReader] = {}
+        self._fits: dict[tuple[int, tuple[int, ...]], SchemaFit] = {}
+        self._descriptors: dict[int, bytes | str] = {}
+        """By the schema's number; a text says why its records cannot be read."""
+        self._known: Any = None
+        """The message as the settings describe it, where there is a registry too."""
+        if layout.schemas is None or layout.file is not None:
+            descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
+            self._known = message_of(descriptors, layout.message)
+            self._readers[None] = MessageReader(self._known, self._reader)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the decoder follows."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, also none. An empty value is refused, as in every format.
+
+        Raise NotYetError while a schema is not known.
+        """
+        records, indices, refused = without_empty(values)
+        pieces, groups = [self._reader.no_rows()], self._by_header(records)
+        schemas = dict[int, tuple[SchemaFit, int]]()
+        readers = self._readers_of([*groups])
+        for (header, rows), reader in zip(groups.items(), readers, strict=True):
+            number = number_of(header) if header else None
+            if isinstance(reader, _Unread):
+                refused += [
+                    Refusal(index, reader.reason, None, number, reader.detail) for index in indices[rows].tolist()
+                ]
+                continue
+            messages = [records[row][len(header) :] for row in rows] if header else records
+            read = [*reader.read(messages, indices[rows] if header else indices)]
+            pieces += read
+            verdicts = [refusal for piece in read for refusal in piece.refused]
+            if number is not None:
+                fit = self._fits[number, indexes_of(header)]
+                first = int(indices[rows[0]])
+                schemas[first] = fit, first
+                verdicts = [_with_schema(refusal, fit) for refusal in verdicts]
+            refused += verdicts
+        joined = together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
+        joined = joined if len(groups) < 2 else _in_order(joined)
+        return replace(joined, schemas=tuple(schemas[first] for first in sorted(schemas))) if schemas else joined
+
+    def _by_header(self, records: Sequence[bytes]) -> Mapping[Header, Sequence[int]]:
+        """Return the rows of the records by what they begin with before the message."""
+        if self._layout.schemas is None:
+            return {b"": range(len(records))} if records else {}
+        groups: dict[Header, list[int]] = {}
+        for row, record in enumerate(records):
+            groups.setdefault(header_of(record), []).append(row)
+        return groups
+
+    def _readers_of(self, headers: Sequence[Header]) -> list[Verdict]:
+        """Return what reads the records of these headers; ask for all of them before NotYetError is raised for one."""
+        readers, lacks = list[Verdict](), None
+        for header in headers:
+            try:
+                readers.append(self._reader_of(header))
+            except NotYetError as error:
+                lacks = error
+        if lacks is not None:
+            raise lacks
+        return readers
+
+    def _reader_of(self, header: Header) -> Verdict:
+        if self._layout.schemas is None:
+            return self._readers[None]
+        if not header:
+            return _MALFORMED
+        number, indexes = number_of(header), indexes_of(header)
+        if (number, indexes) in self._readers:
+            return self._readers[number, indexes]
+        descriptors = self._descriptors_of(number, self._layout.schemas)
+        if isinstance(descriptors, str):
+            return _Unread(Reason.UNKNOWN_SCHEMA, descriptors)
+        message = message_at(descriptors, indexes)
+        if message is None:
+            return _MALFORMED
+        known = self._known if self._known is not None and self._known.full_name == message.full_name else None
+        reader = MessageReader(message, self._reader, lenient=True, known=known)
+        self._fits[number, indexes] = SchemaFit(number=number, name=message.full_name, fields=reader.fits())
+        self._readers[number, indexes] = reader
+        return reader
+
+    def _descriptors_of(self, number: int, schemas: Schemas) -> bytes | str:
+        """Return the descriptors of a schema; why not, where it is none of Protobuf. Raise NotYetError."""
+        if number not in self._descriptors:
+            registered = schemas.get(number)
+            if registered is None:
+                # Asked for again: it may be registered later.
+                return f"the registry has no schema {number}"
+            self._descriptors[number] = described(registered, number)
+        return self._descriptors[number]
+
+
+def _with_schema(refusal: Refusal, fit: SchemaFit) -> Refusal:
+    detail = None if refusal.field is None else fit.fields[refusal.field].unfit
+    return Refusal(refusal.index, refusal.reason, refusal.field, fit.number, detail)
+
+
+def _in_order(joined: DecodedValues) -> DecodedValues:
+    order: Int64s = np.argsort(joined.kept)
+    return DecodedValues(
+        joined.kept[order],
+        {source: column[order] for source, column in joined.columns.items()},
+        joined.refused,
+        {source: lengths[order] for source, lengths in joined.lengths.items()},
+    )

@@ -1,0 +1,190 @@
+"""Reads the messages of one Protobuf type: ptars turns many into Arrow columns, and protobuf judges.
+
+Only what the fields ask for is parsed (`message`). A record is refused if and only if protobuf, or ptars,
+refuses its own bytes alone. Both are needed: ptars takes a group that ends with another field's number, a tag of more
+than 32 bits, and a packed list that ends within an element; protobuf takes a field with the number 0 in a message in a
+message.
+
+First ptars is asked about a chunk, then protobuf about its records joined, which are one message if each of them is
+one: that costs a fourth of what the columns cost. Where one of the two refuses, protobuf is asked about each record,
+and what it takes goes to ptars again, in halves while that refuses. Of a record of more than 16 KiB protobuf is asked
+first: ptars follows groups in groups as deep as they go, which ends the process on a record that is made for that;
+protobuf stops at a depth.
+
+ptars holds the GIL: a chunk of 4,096 small records takes it for a millisecond. Runs on the decode pool's threads and
+holds no state.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+import ptars
+import pyarrow as pa
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError, Message
+
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.formats.protobuf.arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
+from pipelines.formats.protobuf.message import AskedMessage, NoSuchFieldError
+from pipelines.formats.shared.arrow_columns import Show, arrow_type
+from pipelines.formats.shared.column_reader import ColumnReader
+from pipelines.formats.shared.field_fits import LONGEST_DETAIL, FieldFit
+from pipelines.formats.shared.protocol import DecodedValues, Refusal
+from pipelines.formats.shared.text import LARGEST, without
+from pipelines.schema import Field
+
+_AT_ONCE = 256
+"""Records that protobuf is asked about together: their bytes stay in memory until it has answered."""
+_LONG = 16 << 10
+"""Bytes of a record of which protobuf is asked first. A group in a group takes a byte, and its depth ends the stack."""
+
+
+class MessageReader:
+    """Reads the messages of one type."""
+
+    def __init__(self, descriptor: Any, reader: ColumnReader, *, lenient: bool = False, known: Any = None) -> None:
+        """Raise ConfigError where a field cannot be read from the message.
+
+        `lenient`: such a field is absent in each record, or of a wrong type where the message has another one there.
+        `known`: the message as the settings describe it, by whose numbers fields are found.
+        """
+        self._reader = reader
+        self._lacking = dict[str, tuple[Show, str]]()
+        fields = [*reader.fields.values()]
+        asked = self._readable(descriptor, fields, known) if lenient else AskedMessage(descriptor, fields)
+        self._asked = asked
+        self._message = message_factory.GetMessageClass(asked.descriptor)
+        options = ptars.PtarsConfig(map_value_nullable=True, confluent_wire_policy="raw")
+        self._handler = ptars.HandlerPool([asked.descriptor.file], config=options).get_for_message(asked.descriptor)
+
+    def read(self, records: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
+        """Yield what records hold, and why not, in order."""
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        if len(records) > 1 and lengths.sum() > LARGEST:
+            for half in _halves(records):
+                yield from self.read(records[half], indices[half])
+            return
+        long = lengths > _LONG
+        bad = [row for row in np.flatnonzero(long).tolist() if not _takes(self._message, records[row])]
+        batch = None if bad else self._batch(records)
+        if batch is None or not _takes_all(self._message, without(records, np.flatnonzero(long).tolist())):
+            bad = _refused(records, self._message)
+            yield self._malformed(indices[bad])
+            yield from self._read_taken(without(records, bad), np.delete(indices, bad))
+        else:
+            yield self._columns(self._as_it_ends(batch, records), indices)
+
+    def fits(self) -> dict[str, FieldFit]:
+        """Return how the fields are read, by source."""
+        fits = {path.field.source: FieldFit(place=path.place, kind=path.kind) for path in self._asked.paths}
+        for source, (show, why) in self._lacking.items():
+            if show is Show.GOOD and self._reader.fields[source].missing is not None:
+                fits[source] = FieldFit(place=None, stand_in="its `missing` value")
+            else:
+                unfit = why.removeprefix(f"records: field {source!r}: ")[:LONGEST_DETAIL]
+                fits[source] = FieldFit(place=None, unfit=unfit)
+        return {source: fits[source] for source in self._reader.fields}
+
+    def _readable(self, descriptor: Any, fields: Sequence[Field], known: Any) -> AskedMessage:
+        """Return the message of the fields that can be read, and note the others."""
+        readable = list[Field]()
+        for field in fields:
+            try:
+                AskedMessage(descriptor, [*readable, field], known)
+            except NoSuchFieldError as error:
+                self._lacking[field.source] = Show.GOOD, str(error)
+            except ConfigError as error:
+                self._lacking[field.source] = Show.WRONG_TYPE, str(error)
+            else:
+                readable.append(field)
+        return AskedMessage(descriptor, readable, known)
+
+    def _read_taken(self, records: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
+        """Yield what records hold that protobuf takes, each of them: ptars may refuse some."""
+        batch = self._batch(records)
+        if batch is not None:
+            yield self._columns(self._as_it_ends(batch, records), indices)
+        elif len(records) == 1:
+            yield self._malformed(indices)
+        else:
+            for half in _halves(records):
+                yield from self._read_taken(records[half], indices[half])
+
+    def _malformed(self, indices: Int64s) -> DecodedValues:
+        none = self._reader.no_rows()
+        refused = tuple(Refusal(index, Reason.MALFORMED) for index in indices.tolist())
+        return DecodedValues(none.kept, none.columns, refused, none.lengths)
+
+    def _batch(self, records: Sequence[bytes]) -> pa.RecordBatch | None:
+        """Return a row for each record, or None where ptars refuses one."""
+        try:
+            return self._handler.list_to_record_batch([*records])
+        except BaseException as error:
+            # A panic of ptars is no Exception, and of the records alone: it must not end the process.
+            if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
+                return None
+            raise
+
+    def _as_it_ends(self, batch: pa.RecordBatch, records: Sequence[bytes]) -> pa.RecordBatch:
+        """Return the batch as the messages are when all is read: protobuf writes those again of which ptars has more.
+
+        That is, of a oneof the last member alone, and of a map an empty message where it was left out.
+        """
+        rows = {int(row) for members in self._asked.oneofs for row in rows_of_two_members(batch, members)}
+        rows |= {int(row) for way in self._asked.maps for row in rows_without_a_value(batch, way)}
+        if not rows:
+            return batch
+        again = [*records]
+        for row in rows:
+            if _takes(self._message, records[row]):
+                again[row] = self._message.FromString(records[row]).SerializeToString()
+        ended = self._batch(again)
+        return batch if ended is None else ended
+
+    def _columns(self, batch: pa.RecordBatch, indices: Int64s) -> DecodedValues:
+        read = {path.field.source: ReadField(path, batch) for path in self._asked.paths}
+        arrays = {source: one.array for source, one in read.items()}
+        found = {source: one.faults for source, one in read.items() if one.faults is not None}
+        for source, (show, _) in self._lacking.items():
+            arrays[source] = pa.nulls(len(indices), arrow_type(self._reader.fields[source]))
+            if show is not Show.GOOD:
+                found[source] = np.full(len(indices), show, np.uint8)
+        return self._reader.read(arrays, indices, infinity_of(read), found)
+
+
+def _refused(records: Sequence[bytes], judge: type[Message]) -> list[int]:
+    """Return the rows that protobuf refuses as messages of a type."""
+    found = list[int]()
+    for first in range(0, len(records), _AT_ONCE):
+        several = records[first : first + _AT_ONCE]
+        left = iter(several)
+        while length_hint(left):
+            try:
+                # All into one message: to make one for each takes twice as long.
+                deque(map(judge().MergeFromString, left), maxlen=0)
+            except DecodeError:
+                found.append(first + len(several) - length_hint(left) - 1)
+    return found
+
+
+def _takes_all(judge: type[Message], records: Sequence[bytes]) -> bool:
+    """Return whether protobuf takes each of these records, which ptars takes: so none reaches into the next one."""
+    joined = (b"".join(records[first : first + _AT_ONCE]) for first in range(0, len(records), _AT_ONCE))
+    return all(_takes(judge, several) for several in joined)
+
+
+def _takes(judge: type[Message], record: bytes) -> bool:
+    try:
+        judge.FromString(record)
+    except DecodeError:
+        return False
+    return True
+
+
+def _halves(records: Sequence[bytes]) -> tuple[slice, slice]:
+    return slice(len(records) // 2), slice(len(records) // 2, None)

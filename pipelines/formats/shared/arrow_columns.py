@@ -1,0 +1,245 @@
+"""Columns from Arrow arrays, and the faults that they show, row by row.
+
+Pure functions. A column without nulls is a view of Arrow's memory; lists of a fixed shape are a reshaped view.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.formats.shared.rules import Mask, broken_by_numbers, words_not_allowed
+from pipelines.formats.shared.sources import empty_column
+from pipelines.schema import Column, DType, Field
+
+Faults = npt.NDArray[np.uint8]
+"""A Show for each row."""
+
+
+class Show(IntEnum):
+    """The fault that a row of a column shows. Of several faults in one field the greatest is the verdict."""
+
+    GOOD = 0
+    NOT_ALLOWED = 1
+    NOT_FINITE = 2
+    OUT_OF_RANGE = 3
+    INFINITE = 4
+    """An infinity, written as such or overflowed: the text of the record shows which."""
+    WRONG_SHAPE = 5
+    MISSING = 6
+    WRONG_TYPE = 7
+    """Found by the code that reads the text; the columns of Arrow hold no value of a wrong type."""
+
+
+REASONS: Mapping[int, Reason] = {
+    Show.NOT_ALLOWED: Reason.NOT_ALLOWED,
+    Show.NOT_FINITE: Reason.NOT_FINITE,
+    Show.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
+    Show.WRONG_SHAPE: Reason.WRONG_SHAPE,
+    Show.MISSING: Reason.MISSING,
+    Show.WRONG_TYPE: Reason.WRONG_TYPE,
+}
+_SPARSE = 24
+"""If more than one row in this many is at fault, the others are copied one by one."""
+_SHOWS = {reason: show for show, reason in REASONS.items()}
+
+_NO_FAULTS = np.zeros(0, np.uint8)
+_PARSED = {"float16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(), "bool": pa.bool_()}
+
+
+def arrow_type(field: Field) -> pa.DataType:
+    """Return the type to parse a field as: that of its elements, in a list for each dimension."""
+    return in_lists(element_type(field), len(field.shape))
+
+
+def element_type(field: Field) -> pa.DataType:
+    """Return the type to parse an element of a field as: int64 for integers, so that one too large is no wrong type."""
+    return pa.binary() if field.dtype == "string" else _PARSED.get(field.dtype, pa.int64())
+
+
+def in_lists(arrow: pa.DataType, lists: int) -> pa.DataType:
+    """Return the type of so many lists in each other of values of this type."""
+    for _ in range(lists):
+        arrow = pa.list_(arrow)
+    return arrow
+
+
+def read_column(
+    read: pa.Array | pa.ChunkedArray, field: Field, default: np.generic | bytes | None
+) -> tuple[Column, Faults | None]:
+    """Return the column of a field, and the fault of each row, None if all are good. Rows at fault hold any value."""
+    array = _whole(read)
+    column, faults = _tensor(array, field, field.shape)
+    if faults is not None and default is not None and array.null_count:
+        absent = nulls(array)
+        # The column is a view of Arrow's memory, which is read-only.
+        column = column.copy()
+        column[absent] = default
+        faults[absent] = Show.GOOD
+    return column, faults if faults is not None and faults.any() else None
+
+
+def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Column, Faults | None]:
+    if not shape:
+        return scalars(array, field)
+    inner, inner_faults = _tensor(array.flatten(), field, shape[1:])
+    absent = nulls(array)
+    lengths = _lengths(array, absent)
+    good = (lengths == shape[0]) & ~absent
+    if good.all():
+        return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
+    faults = ~good * np.uint8(Show.WRONG_SHAPE)
+    faults[absent] = Show.MISSING
+    column, begins = _of_one_length(inner, lengths, good, shape[0])
+    if inner_faults is not None and inner_faults.any():
+        rows = np.flatnonzero(good)
+        worst = _worst(inner_faults[begins[rows][:, None] + np.arange(shape[0])], len(rows))
+        faults[rows] = Show.GOOD if worst is None else worst
+    return column, faults
+
+
+def _of_one_length(values: Column, lengths: Int64s, good: Mask, length: int) -> tuple[Column, Int64s]:
+    """Return a column of the good rows' elements, zeros in the others, and where each row's elements begin."""
+    begins = np.cumsum(lengths) - lengths
+    column: Column = np.zeros((len(lengths), length, *values.shape[1:]), values.dtype)
+    bad = np.flatnonzero(~good)
+    if len(bad) > len(lengths) // _SPARSE:
+        rows = np.flatnonzero(good)
+        column[rows] = values[begins[rows][:, None] + np.arange(length)]
+        return column, begins
+    # The elements of the good rows between two bad ones follow each other.
+    flat, first = column.reshape(-1, *values.shape[1:]), 0
+    for row in (*bad.tolist(), len(lengths)):
+        if row > first:
+            begin = int(begins[first])
+            flat[first * length : row * length] = values[begin : begin + (row - first) * length]
+        first = row + 1
+    return column, begins
+
+
+def read_lists(
+    read: pa.Array | pa.ChunkedArray, field: Field, default: np.generic | bytes | None, pad: np.generic | bytes
+) -> tuple[Column, Faults | None, Int64s]:
+    """Return as `read_column` does for lists of any length: padded or cut to the field's shape, and their own lengths.
+
+    A default counts as a list of one element. Elements that are cut off are checked too.
+    """
+    array = _whole(read)
+    inner, inner_faults = _tensor(array.flatten(), field, field.shape[1:])
+    absent = nulls(array)
+    lengths = _lengths(array, absent)
+    column = empty_column(field.dtype, (len(array), *field.shape))
+    column[...] = pad
+    rows = np.repeat(np.arange(len(array)), lengths)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    kept = places < field.shape[0]
+    column[rows[kept], places[kept]] = inner[kept]
+    faults = np.where(absent, np.uint8(Show.MISSING), np.uint8(Show.GOOD))
+    if (worst := _worst(inner_faults, len(rows))) is not None:
+        np.maximum.at(faults, rows, worst)
+    if default is not None:
+        column[absent, 0] = default
+        lengths[absent], faults[absent] = 1, Show.GOOD
+    return column, faults if faults.any() else None, lengths
+
+
+def _whole(read: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(read, pa.Array):
+        return read
+    return read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+
+
+def _lengths(array: pa.Array, absent: Mask) -> Int64s:
+    """Return the lengths of lists, 0 of a null: `flatten` leaves out what a null may have in Arrow's memory."""
+    lengths: Int64s = np.diff(array.offsets.to_numpy()).astype(np.int64)
+    if array.null_count:
+        lengths[absent] = 0
+    return lengths
+
+
+def _worst(faults: Faults | None, rows: int) -> Faults | None:
+    """Return the greatest fault of the elements of each row; None if there is none."""
+    if faults is None or not faults.any():
+        return None
+    bad = np.flatnonzero(faults)
+    worst = np.zeros(rows, np.uint8)
+    np.maximum.at(worst, bad // (faults.size // rows), faults.ravel()[bad])
+    return worst
+
+
+def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
+    """Return a column of single values, and the fault of each; None if all are good."""
+    faults: Faults | None = None
+    if array.null_count:
+        faults = nulls(array) * np.uint8(Show.MISSING)
+        array = array.fill_null(_filler(array.type))
+    read: Column = array.to_numpy(zero_copy_only=False)
+    column, wrong = read, _NO_FAULTS
+    if read.dtype.kind == "f":
+        column, wrong = _floats(read, field.dtype)
+    elif read.dtype.kind == "i":
+        column, wrong = _integers(read, field.dtype)
+    for shown in (wrong, *_broken_rules(array, column, field)):
+        if shown.any():
+            faults = shown if faults is None else np.maximum(faults, shown)
+    return column, faults
+
+
+@cache
+def _filler(arrow: pa.DataType) -> pa.Scalar:
+    """Return a value for nulls, with its type: without one, Arrow looks for a package of time zones on each call."""
+    return pa.scalar(b"", arrow) if pa.types.is_binary(arrow) else pa.scalar(0, pa.int64()).cast(arrow)
+
+
+def _broken_rules(array: pa.Array, column: Column, field: Field) -> Iterator[Faults]:
+    """Yield the elements that break a rule of the field, rule by rule."""
+    if field.dtype == "string":
+        words = words_not_allowed(array, field)
+        if words is not None:
+            yield words * np.uint8(Show.NOT_ALLOWED)
+        return
+    for reason, broken in broken_by_numbers(column, field):
+        yield broken * np.uint8(_SHOWS[reason])
+
+
+def _floats(read: Column, dtype: DType) -> tuple[Column, Faults]:
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            column = read.astype(dtype)
+    else:
+        column = read
+    finite = np.isfinite(column)
+    if finite.all():
+        return column, _NO_FAULTS
+    shown = np.zeros(len(read), np.uint8)
+    shown[~finite] = Show.OUT_OF_RANGE  # of a float16: finite as it was read
+    shown[np.isnan(column)] = Show.NOT_FINITE
+    shown[np.isinf(read)] = Show.INFINITE
+    return column, shown
+
+
+def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:
+    if dtype == "int64":
+        return read, _NO_FAULTS
+    limits = np.iinfo(dtype)
+    outside = np.less(read, limits.min) | np.greater(read, limits.max)
+    return read.astype(dtype), outside.astype(np.uint8) * np.uint8(Show.OUT_OF_RANGE)
+
+
+def nulls(array: pa.Array) -> Mask:
+    """Return a mask of the elements that are null."""
+    if not array.null_count:
+        return np.zeros(len(array), dtype=bool)
+    valid = array.buffers()[0]
+    if valid is None:
+        mask: Mask = array.is_null().to_numpy(zero_copy_only=False)
+        return mask
+    # Arrow has a bit for each element; to ask it for a mask takes three times as long.
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=array.offset + len(array), bitorder="little")
+    absent: Mask = bits[array.offset :] == 0
+    return absent

@@ -1,0 +1,1 @@
+"""What pauses the learning before bad input is learnt: a flood of bad records, a schema that no longer fits."""

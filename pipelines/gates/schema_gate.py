@@ -1,0 +1,150 @@
+"""Schema gate: it reports each new schema on the topic, and holds the records of one back that cannot be read.
+
+A schema is incompatible if none of its records can give a field that is asked for: the field is gone and nothing stands
+in for it, or its type cannot be read. All of its records would be set aside. So the first chunk with such a record is
+held before any of it is, until a person lets the records of that schema be set aside, or mends the config and restarts.
+
+Owns which schemas were reported and let pass, and whether it holds. The feed's thread asks it about each decoded chunk;
+any thread may read what it holds, and release it. It decides about time only, as the flood gate does.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from consumers.records import Partition
+from consumers.suggested_command import suggested_command
+from pipelines.formats.shared.field_fits import SchemaFit, changes, in_a_sentence
+from pipelines.registry.kept_schemas import KeptSchemas
+from pipelines.stream.decode import Decoded, Refused
+from pipelines.stream.slices import SkipRange, within
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchema:
+    """A schema that was not on the topic before."""
+
+    fit: SchemaFit
+    before: SchemaFit | None
+    """The newest that was known of the same name; None where it is the first."""
+    partition: Partition
+    offset: int
+    """Of its first record here."""
+
+    @property
+    def changes(self) -> list[str]:
+        """What is different for the fields that are read."""
+        return changes(self.before, self.fit)
+
+    @property
+    def sentence(self) -> str:
+        """Return what it means for the fields that are read, as the end of a sentence."""
+        if not self.fit.fields:
+            return "JSON is read by the names in `records`, so what it changes for them is not compared"
+        if self.before is None and not self.changes:
+            return "the fields are read from it"
+        return in_a_sentence(self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSchema:
+    """A schema whose records are held back."""
+
+    number: int | None
+    why: str
+    """Where, which field and why, as a sentence without its end."""
+    fix: str
+    """What to do, as sentences."""
+
+
+class SchemaGate:
+    """Says of each decoded chunk whether it may go on. It holds from the first that may not until it is released."""
+
+    def __init__(self, kept: KeptSchemas, report: Callable[[NewSchema], None], *, holds: bool = True) -> None:
+        """Take whether it holds at all; it always reports."""
+        self._seen, self._report, self._holds = _SeenSchemas(kept), report, holds
+        self._lock = threading.Lock()
+        self._passed: set[int | None] = set()
+        self._held: HeldSchema | None = None
+
+    def begin(self) -> None:
+        """Begin with another stream; what was held belongs to one that is closed."""
+        with self._lock:
+            self._held = None
+
+    def admits(self, decoded: Decoded, skips: Sequence[SkipRange] = ()) -> bool:
+        """Return whether a chunk may go on. One that may not is asked about again."""
+        with self._lock:
+            if self._held is not None:
+                return False
+            for fit, offset in decoded.schemas:
+                if not self._seen.has(fit):
+                    before = self._seen.newest(fit.name)
+                    self._report(NewSchema(fit=fit, before=before, partition=decoded.partition, offset=offset))
+                    self._seen.add(fit)
+            if self._holds and (found := self._incompatible(decoded, skips)) is not None:
+                self._held = _held(decoded, found)
+                log.error("the learning is paused: %s. %s", self._held.why, self._held.fix)
+            return self._held is None
+
+    @property
+    def held(self) -> HeldSchema | None:
+        """What it holds; None while it does not."""
+        return self._held
+
+    def let_pass(self) -> bool:
+        """Let records of the held schema be set aside until the process ends. Return whether it did hold."""
+        with self._lock:
+            if self._held is None:
+                return False
+            self._passed.add(self._held.number)
+            self._held = None
+            return True
+
+    def _incompatible(self, decoded: Decoded, skips: Sequence[SkipRange]) -> Refused | None:
+        """Return the first record that its schema alone keeps from being learnt; None where there is none."""
+        found = [
+            one
+            for one in decoded.refused
+            if one.detail is not None and one.field is not None and one.schema not in self._passed
+        ]
+        if not found:
+            return None
+        skipped = within(skips, decoded.partition, np.array([one.offset for one in found], dtype=np.int64))
+        return next((one for one, skip in zip(found, skipped, strict=True) if skip < 0), None)
+
+
+class _SeenSchemas:
+    """The schemas that were reported, by this process or an earlier one."""
+
+    def __init__(self, kept: KeptSchemas) -> None:
+        self._kept = kept
+        self._seen = {(fit.number, fit.name): fit for fit in kept.reported()}
+
+    def has(self, fit: SchemaFit) -> bool:
+        """Return whether a schema was reported."""
+        return (fit.number, fit.name) in self._seen
+
+    def newest(self, name: str) -> SchemaFit | None:
+        """Return the schema of this name that was reported last."""
+        return next((fit for fit in reversed(self._seen.values()) if fit.name == name), None)
+
+    def add(self, fit: SchemaFit) -> None:
+        """Remember that a schema was reported."""
+        self._seen[fit.number, fit.name] = fit
+        self._kept.keep_reported([*self._seen.values()])
+
+
+def _held(decoded: Decoded, found: Refused) -> HeldSchema:
+    where = f"at {decoded.partition}:{found.offset} schema {found.schema}"
+    return HeldSchema(
+        number=found.schema,
+        why=f"{where} does not give the field {found.field!r}: {found.detail}",
+        fix=f"Mend the field {found.field!r} in `records` (missing, field or dtype) and restart: what waits is decoded "
+        f"again. Or let the records of schema {found.schema} be set aside: `{suggested_command('resume')}`.",
+    )

@@ -1,0 +1,1 @@
+"""The balance of classes: by weights, or by leaving records out."""

@@ -1,0 +1,1 @@
+"""Windows: the last records of a key as one row."""

@@ -1,0 +1,230 @@
+"""Key windows: the last records of each key of one partition, and the sequences that new records make with them.
+
+Owns the state of a partition: the keys, how many records of each have come, and the last of them in rings, a place for
+each key. All of it is bounded in bytes; the key that was seen least recently makes room for a new one, and begins anew
+when it comes again. The state, and which rows there are, depend on the partition's records alone, not on how they are
+cut. Everything is done for all records of a chunk at once; only its distinct keys are looked up one by one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.records import Int64s
+from pipelines.schema import Column
+from pipelines.shaping.followed_states import Taken
+from pipelines.shaping.windows.key_slots import Key, KeySlots, numbered
+from pipelines.shaping.windows.window_layout import WindowLayout
+
+KEYS = "keys"
+"""The column of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The rows that records make, and columns in which the records of each row's sequence lie one after another."""
+
+    rows: Int64s
+    """Which of the records give a row, ascending."""
+    newest: Int64s
+    """Where the newest record of each row's sequence lies in the columns."""
+    lengths: Int64s
+    """How many records each sequence has; before them lies filling."""
+    columns: Mapping[str, Column]
+
+
+class _Groups(NamedTuple):
+    """Records sorted by key, each key's in their order."""
+
+    order: Int64s
+    slots: Int64s
+    """The place of each key."""
+    sizes: Int64s
+    """How many records of each key there are."""
+
+    @property
+    def of(self) -> Int64s:
+        """The key of each record, by its number among the keys of these records."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @property
+    def ranks(self) -> Int64s:
+        """How many records of the same key are before each."""
+        return np.arange(len(self.order)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+
+
+class KeyWindows:
+    """The state of one partition."""
+
+    def __init__(self, layout: WindowLayout) -> None:
+        self.layout = layout
+        self.slots = KeySlots(layout.capacity)
+        self.evicted = 0
+        """How often a key has made room for another."""
+        self._seen = np.zeros(0, np.int64)
+        self._rings: dict[str, Column] = {}
+        self._grow(1)
+
+    @property
+    def nbytes(self) -> int:
+        """The most memory that the keys take."""
+        return len(self.slots) * self.layout.key_nbytes
+
+    def take(self, taken: Taken) -> None:
+        """Take records in, which follow those before."""
+        for part in self._parts(taken):
+            groups = self._grouped(part)
+            self._write(part, groups)
+
+    def cut(self, taken: Taken) -> Windows:
+        """Take records in, and return the rows that they give."""
+        found, first = list[Windows](), 0
+        for part in self._parts(taken):
+            groups = self._grouped(part)
+            windows = self._cut(part, groups)
+            self._write(part, groups)
+            found.append(Windows(windows.rows + first, windows.newest, windows.lengths, windows.columns))
+            first += len(part)
+        return _joined(found)
+
+    def copy(self) -> "KeyWindows":
+        """Return a copy that shares nothing that changes."""
+        other = KeyWindows(self.layout)
+        other.slots, other.evicted, other._seen = self.slots.copy(), self.evicted, self._seen.copy()
+        other._rings = {name: ring.copy() for name, ring in self._rings.items()}
+        return other
+
+    def held(self) -> tuple[Sequence[Key], Int64s, Mapping[str, Column]]:
+        """Return the keys, least recently seen first, how many records each has had, and its last ones, oldest first.
+
+        The columns hold of each key in turn as many records as there are, up to those that a row may be made of.
+        """
+        history = self.layout.history
+        keys, slots = self.slots.oldest_first()
+        seen = self._seen[slots]
+        counts = np.minimum(seen, history)
+        of = np.repeat(np.arange(len(slots)), counts)
+        back = np.repeat(np.cumsum(counts), counts) - np.arange(len(of))
+        places = (seen[of] - back) % max(1, history)
+        return keys, seen, {name: ring[slots[of], places] for name, ring in self._rings.items()}
+
+    def fill(self, keys: Sequence[Key], seen: Int64s, columns: Mapping[str, Column]) -> None:
+        """Take over what `held` has returned. With room for fewer keys, those seen least recently are left out."""
+        history, left_out = self.layout.history, max(0, len(keys) - self.layout.capacity)
+        counts = np.minimum(seen, history)
+        first = int(counts[:left_out].sum())
+        keys, seen, counts = keys[left_out:], seen[left_out:], counts[left_out:]
+        self.evicted += left_out
+        self.slots.fill(keys)
+        self._grow(len(keys))
+        self._seen[: len(keys)] = seen
+        of = np.repeat(np.arange(len(keys)), counts)
+        back = np.repeat(np.cumsum(counts), counts) - np.arange(len(of))
+        places = (seen[of] - back) % max(1, history)
+        for name, ring in self._rings.items():
+            ring[of, places] = columns[name][first:]
+
+    def _parts(self, taken: Taken) -> Iterable[Taken]:
+        """Yield the records in parts of no more keys than are held, so that no key of a part makes room in it."""
+        if not len(taken):
+            return
+        if self.layout.options.by is None or len(taken) <= self.layout.capacity:
+            yield taken
+            return
+        if len(set(taken.columns[KEYS].tolist())) <= self.layout.capacity:
+            yield taken
+            return
+        half = len(taken) // 2
+        yield from self._parts(taken.rows(0, half))
+        yield from self._parts(taken.rows(half, len(taken)))
+
+    def _grouped(self, taken: Taken) -> _Groups:
+        """Place the keys of these records, and sort the records by key."""
+        count = len(taken)
+        if self.layout.options.by is None:
+            self.slots.place([0], np.array([count - 1]), count)
+            return _Groups(np.arange(count), np.zeros(1, np.int64), np.array([count]))
+        keys, which = numbered(taken.columns[KEYS])
+        last = np.zeros(len(keys), np.int64)
+        last[which] = np.arange(count)  # of equal indexes the last one stays
+        slots, new, evicted = self.slots.place(keys, last, count)
+        self.evicted += evicted
+        self._grow(len(self.slots))
+        fresh = slots[new]
+        self._seen[fresh] = 0
+        for ring in self._rings.values():
+            ring[fresh] = b"" if ring.dtype == object else 0
+        # Numbers of 16 bits are sorted in a few passes.
+        short = which.astype(np.uint16) if len(keys) <= 2**16 else which
+        return _Groups(np.argsort(short, kind="stable"), slots, np.bincount(which, minlength=len(keys)))
+
+    def _cut(self, taken: Taken, groups: _Groups) -> Windows:
+        layout, options = self.layout, self.layout.options
+        of, history = groups.of, layout.history
+        before = self._seen[groups.slots]
+        # In each column lie, key by key, its last records (filling before them), then those of these records.
+        places = np.arange(len(of)) + history * (of + 1)
+        counts = before[of] + groups.ranks + 1 - layout.ahead
+        gives = (counts >= options.min_length) & ((counts - options.min_length) % options.stride == 0)
+        place_of = np.empty(len(of), np.int64)
+        place_of[groups.order] = np.arange(len(of))
+        rows = np.flatnonzero(gives[place_of])
+        chosen = place_of[rows]
+        firsts = np.cumsum(groups.sizes) - groups.sizes
+        keys, steps = len(groups.sizes), np.arange(history)
+        # Where each of them is taken from: what is held of these keys, and behind it these records as they came.
+        source = np.empty(len(of) + history * keys, np.int64)
+        source[(np.arange(keys) * history + firsts)[:, None] + steps] = np.arange(keys * history).reshape(keys, history)
+        source[places] = keys * history + groups.order
+        held_at = (groups.slots[:, None] * history + (before[:, None] + steps) % max(1, history)).ravel()
+        columns = dict[str, Column]()
+        for name, ring in self._rings.items() if len(chosen) else ():
+            # Of whole rows: `take` copies each at once, which an index of two dimensions does not.
+            held = ring.reshape(-1, *ring.shape[2:]).take(held_at, axis=0)
+            columns[name] = np.concatenate([held, taken.columns[name]]).take(source, axis=0)
+        return Windows(rows, places[chosen] - layout.ahead, np.minimum(counts[chosen], options.length), columns)
+
+    def _write(self, taken: Taken, groups: _Groups) -> None:
+        history = self.layout.history
+        before = self._seen[groups.slots]
+        if history:
+            of, ranks = groups.of, groups.ranks
+            kept = ranks >= groups.sizes[of] - history
+            slots, places = groups.slots[of[kept]], (before[of[kept]] + ranks[kept]) % history
+            which = groups.order[kept]
+            for name, ring in self._rings.items():
+                ring[slots, places] = taken.columns[name][which]
+        self._seen[groups.slots] = before + groups.sizes
+
+    def _grow(self, keys: int) -> None:
+        if keys <= len(self._seen):
+            return
+        room = min(self.layout.capacity, max(keys, 2 * len(self._seen)))
+        self._seen = np.concatenate([self._seen, np.zeros(room - len(self._seen), np.int64)])
+        for held in self.layout.held:
+            ring = np.full((room, self.layout.history, *held.shape), b"" if held.text else 0, held.dtype)
+            if held.name in self._rings:
+                ring[: len(self._rings[held.name])] = self._rings[held.name]
+            self._rings[held.name] = ring
+
+
+def _joined(found: Sequence[Windows]) -> Windows:
+    if len(found) == 1:
+        return found[0]
+    some = [one for one in found if len(one.rows)]
+    if not some:
+        none = np.empty(0, np.int64)
+        return Windows(none, none, none, {})
+    first, newest = 0, list[npt.NDArray[np.int64]]()
+    for one in some:
+        newest.append(one.newest + first)
+        first += max((len(column) for column in one.columns.values()), default=0)
+    return Windows(
+        np.concatenate([one.rows for one in some]),
+        np.concatenate(newest),
+        np.concatenate([one.lengths for one in some]),
+        {name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
+    )

@@ -1,0 +1,222 @@
+"""Windows: each record becomes a row with the sequence of its key's last records.
+
+Owns what is remembered of each partition, as followed states, and its form in a checkpoint. Rows are made on the
+generator's thread; all else is for the trainer's. What is remembered, and so its form, depends on the records alone.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.records import Int64s, Partition
+from pipelines.schema import Column
+from pipelines.shaping.followed_states import FollowedStates, Leading, Taken
+from pipelines.shaping.text_columns import packed, unpacked
+from pipelines.shaping.windows.key_slots import Key
+from pipelines.shaping.windows.key_windows import KEYS, KeyWindows, Windows
+from pipelines.shaping.windows.window_columns import GapColumn, WindowColumn
+from pipelines.shaping.windows.window_layout import TIMES, WindowLayout, of_feature, of_label
+from pipelines.stream.blocks import BlockFacts
+from pipelines.stream.decode import Decoded
+
+log = logging.getLogger(__name__)
+NAME = "windows"
+_COUNTS = "counts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFigures:
+    """What is held, over all partitions."""
+
+    keys: int
+    nbytes: int
+    """The most memory that these keys take at what is settled; as much is held ahead of it."""
+    evicted: Mapping[str, int]
+    """How often a key has made room for another, by why."""
+
+
+class WindowShaper:
+    """Makes rows of the records of one incarnation."""
+
+    def __init__(self, layout: WindowLayout, leading: Leading[KeyWindows]) -> None:
+        self._layout, self._leading = layout, leading
+
+    def shape(self, decoded: Decoded) -> tuple[Decoded, list[tuple[int, str]]]:
+        """Return the chunk with its rows made of sequences, and the records that give no row, each with why."""
+        decoded = texts_cut(decoded, self._layout)
+        state, taken = self._leading.state(decoded.partition, decoded.start), taken_of(decoded, self._layout)
+        windows = state.cut(taken)
+        self._leading.took(decoded.partition, taken)
+        rows = np.zeros(len(decoded), np.bool_)
+        rows[windows.rows] = True
+        return shaped(decoded, windows, self._layout), [(int(offset), NAME) for offset in decoded.offsets[~rows]]
+
+
+class WindowStates:
+    """What is remembered, and followed as blocks are settled: a part of every checkpoint."""
+
+    name = NAME
+
+    def __init__(self, layout: WindowLayout) -> None:
+        self.layout = layout
+        self._followed = FollowedStates(lambda: KeyWindows(layout))
+
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> WindowShaper:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
+        return WindowShaper(self.layout, self._followed.open(incarnation, positions, at_once=at_once))
+
+    def settle(self, facts: BlockFacts) -> None:
+        """Follow a block whose records are settled."""
+        self._followed.settle(facts)
+
+    def forget(self, partition: Partition) -> None:
+        """Forget a partition: its topic was created again."""
+        self._followed.forget(partition)
+
+    def figures(self) -> WindowFigures:
+        """Return what is held just now, without waiting for what is settled and not taken in."""
+        states = self._followed.states()
+        return WindowFigures(
+            keys=sum(len(state.slots) for state in states),
+            nbytes=sum(state.nbytes for state in states),
+            evicted={"full": sum(state.evicted for state in states)},
+        )
+
+    def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return the states at what is settled: arrays and facts, the same ones for the same records."""
+        arrays, partitions = dict[str, Column](), dict[str, Any]()
+        with self._followed.at_settled() as states:
+            for partition, one in sorted(states.items()):
+                keys, seen, columns = one.state.held()
+                partitions[str(partition)] = {"position": one.position, "evicted": one.state.evicted}
+                arrays |= packed(f"{partition}/{_COUNTS}", seen)
+                arrays |= packed(f"{partition}/{KEYS}", _key_column(keys, self.layout))
+                for name, column in columns.items():
+                    arrays |= packed(f"{partition}/{name}", column)
+        return arrays, {"layout": self.layout.facts(), "partitions": partitions}
+
+    def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
+        """Take over what `saved` has returned. Of other windows, or of none, nothing is known: all keys begin anew."""
+        states = dict[Partition, tuple[int, KeyWindows]]()
+        if facts and facts["layout"] == self.layout.facts():
+            for text, about in facts["partitions"].items():
+                partition, state = Partition.parse(text), KeyWindows(self.layout)
+                state.evicted = int(about["evicted"])
+                columns = {one.name: unpacked(arrays, f"{partition}/{one.name}", one.shape) for one in self.layout.held}
+                keys: list[Key] = unpacked(arrays, f"{partition}/{KEYS}", ()).tolist()
+                state.fill(keys, unpacked(arrays, f"{partition}/{_COUNTS}", ()).astype(np.int64), columns)
+                states[partition] = (int(about["position"]), state)
+        else:
+            log.warning(
+                "windows: the checkpoint holds %s, so every sequence begins anew", "others" if facts else "none"
+            )
+        self._followed.replace(states)
+
+
+def texts_cut(decoded: Decoded, layout: WindowLayout) -> Decoded:
+    """Return the chunk with the texts that are held cut to their bound, noted as truncated."""
+    most, truncated = layout.options.max_text, dict(decoded.truncated)
+    features, labels = dict(decoded.features), dict(decoded.labels)
+    texts = {one.name for one in layout.held if one.text}
+    for columns, named in ((features, of_feature), (labels, of_label)):
+        for name, column in columns.items():
+            if named(name) not in texts:
+                continue
+            longer = np.fromiter((len(text) > most for text in column.ravel().tolist()), np.bool_, column.size)
+            if longer.any():
+                columns[name] = column.copy()
+                columns[name].ravel()[longer] = [_cut(text, most) for text in column.ravel()[longer].tolist()]
+                rows = np.flatnonzero(longer) // (column.size // len(column))
+                truncated[name] = truncated.get(name, np.zeros(len(column), np.bool_)).copy()
+                truncated[name][rows] = True
+    return replace(decoded, features=features, labels=labels, truncated=truncated)
+
+
+def taken_of(decoded: Decoded, layout: WindowLayout) -> Taken:
+    """Return what a state needs of a chunk."""
+    columns = {of_feature(name): column for name, column in decoded.features.items()}
+    columns |= {of_label(name): column for name, column in decoded.labels.items()}
+    columns[TIMES] = decoded.event_times
+    held = {one.name: columns[one.name] for one in layout.held}
+    by = layout.options.by
+    return Taken(decoded.end, decoded.offsets, held if by is None else {**held, KEYS: decoded.features[by]})
+
+
+def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
+    """Return the rows that a chunk gives."""
+    options, rows, columns = layout.options, windows.rows, windows.columns
+    sequences = {field.name for field in layout.sequences}
+
+    def sequence(name: str, length: int, newest: Int64s) -> Column:
+        # It does of a column what is asked of one: some rows, or all.
+        return cast("Column", WindowColumn(columns[name], newest, length))
+
+    if not len(rows):
+        return _without_rows(decoded, layout)
+    features = dict[str, Column]()
+    for name in decoded.features:
+        if name in sequences:
+            features[name] = sequence(of_feature(name), options.length, windows.newest)
+        elif layout.ahead and name != options.by:
+            features[name] = columns[of_feature(name)][windows.newest]
+        else:
+            features[name] = decoded.features[name][rows]
+    if options.lengths is not None:
+        features[options.lengths] = windows.lengths.astype(np.int32)
+    if options.gaps is not None:
+        times = WindowColumn(columns[TIMES], windows.newest, options.length)
+        features[options.gaps] = cast("Column", GapColumn(times, windows.lengths, options.length))
+    labels = {
+        field.name: decoded.labels[field.name][rows]
+        if field.ahead == layout.ahead
+        else columns[of_label(field.name)][windows.newest + field.ahead]
+        for field in layout.schema.labels
+    }
+    return replace(
+        decoded,
+        offsets=decoded.offsets[rows],
+        event_times=decoded.event_times[rows],
+        features=features,
+        labels=labels,
+        weights=None if decoded.weights is None else decoded.weights[rows],
+        truncated={name: mask[rows] for name, mask in decoded.truncated.items()},
+        # As much as its rows take when they are copied into blocks.
+        nbytes=max(decoded.nbytes, len(rows) * layout.shaped.row_nbytes),
+    )
+
+
+def _without_rows(decoded: Decoded, layout: WindowLayout) -> Decoded:
+    schema = layout.shaped
+
+    def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Column:
+        return np.empty((0, *shape), dtype)
+
+    return replace(
+        decoded,
+        offsets=decoded.offsets[:0],
+        event_times=decoded.event_times[:0],
+        features={field.name: empty(field.shape, field.numpy_dtype) for field in schema.inputs},
+        labels={field.name: empty(field.shape, field.numpy_dtype) for field in schema.labels},
+        weights=None if decoded.weights is None else decoded.weights[:0],
+        truncated={},
+    )
+
+
+def _cut(text: bytes, most: int) -> bytes:
+    """Cut a text between two characters."""
+    return text[:most].decode(errors="ignore").encode()
+
+
+def _key_column(keys: Any, layout: WindowLayout) -> Column:
+    """Return keys as a column; one of texts holds objects."""
+    by = layout.options.by
+    fields = {field.name: field for field in layout.schema.features}
+    if by is None or fields[by].dtype != "string":
+        return np.array(keys, np.int64)
+    texts = np.empty(len(keys), object)
+    texts[:] = keys
+    return texts

@@ -1,0 +1,299 @@
+"""A memory of the past: a uniform sample of what was learnt, learnt again beside each batch, and never scored."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from consumers.errors import ConfigError
+from pipelines.shaping.options import BalanceOptions, ReservoirOptions
+from pipelines.stream.blocks import Rows
+from pipelines.stream.offset_mix import mix
+from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
+from training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
+from training.model.learner import Learner
+from training.model.proof.metric_proof import states_add_up
+from training.model.proof.proof import ModelProof
+from training.model.variables import read
+
+pytestmark = pytest.mark.tensorflow
+FEW = ReservoirOptions(size=50, share=0.25)
+CROSS_ENTROPY = keras.losses.BinaryCrossentropy()
+
+
+def sgd(*layers: Any, **given: Any) -> Any:
+    """Build a model whose update is linear in its gradients, so that sums of rows show."""
+    model = mlp(*layers, **given)
+    model.compile(optimizer=keras.optimizers.SGD(0.5), loss="binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def remembering(options: ReservoirOptions | None = FEW, build: Any = sgd, **given: Any) -> Learner:
+    """Build a learner with a reservoir."""
+    extra = {name: given.pop(name) for name in ("balance", "augment") if name in given}
+    return Learner(build, None, replace(options_of(**given), reservoir=options, **extra))
+
+
+def reservoir_of(learner: Learner) -> Reservoir:
+    """Return the learner's reservoir."""
+    assert learner.call.shaping.reservoir is not None
+    return learner.call.shaping.reservoir
+
+
+def held(learner: Learner) -> dict[str, Any]:
+    """Return what is held, by column."""
+    return {name: np.array(column) for name, column in reservoir_of(learner).snapshot().arrays.items()}
+
+
+def drawn(learner: Learner, rows: Rows) -> Replays:
+    """Return what a call with these rows learns again."""
+    replay = tf.constant(True)  # noqa: FBT003 - a tensor's value
+    return reservoir_of(learner).draw(rows, learner.witness.identity(), tf.constant(0), replay=replay)
+
+
+def plain_copy(learner: Learner) -> Any:
+    """Return the model with the present weights, for Keras alone."""
+    plain = sgd()
+    plain.jit_compile = False
+    for variable, mine in zip(plain.variables, learner.model.variables, strict=True):
+        variable.assign(read(mine))
+    return plain
+
+
+def assert_same_weights(learner: Learner, plain: Any) -> None:
+    for mine, theirs in zip(learner.model.variables, plain.variables, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-6)
+
+
+class Reference:
+    """Algorithm R, record by record."""
+
+    def __init__(self, learner: Learner, size: int) -> None:
+        self.identity, self.size = int(learner.witness.identities.numpy()[0]), size
+        self.slots: list[tuple[int, Any]] = []
+        self.seen = 0
+
+    def take(self, offsets: Any, rows: Any) -> None:
+        """Take rows in, in their sequence."""
+        for offset, row in zip(offsets, rows, strict=True):
+            self.seen += 1
+            if len(self.slots) < self.size:
+                self.slots.append((self.seen, row))
+                continue
+            [hashed] = mix(mix(np.array([offset])) ^ np.int64(self.identity)).astype(np.uint64) >> np.uint64(11)
+            at = int(float(hashed) * 2.0**-53 * self.seen)
+            if at < self.size:
+                self.slots[at] = self.seen, row
+
+
+@pytest.mark.row(36)
+def test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls() -> None:
+    learner = remembering()
+    reference = Reference(learner, FEW.size)
+    first = 0
+    for seed, batches in enumerate((1, 3, 20, 2, 7)):
+        rows = block(batches, rows=batches * BATCH - 5, seed=seed, first=first)
+        learner.learn(rows)
+        present = rows.offsets.numpy().ravel() >= 0
+        reference.take(rows.offsets.numpy().ravel()[present], rows.features["x"].numpy().reshape(-1, 6)[present])
+        first += batches * BATCH
+    columns = held(learner)
+    assert columns["number"].tolist() == [number for number, _ in reference.slots]
+    np.testing.assert_array_equal(columns["feature.x"], [row for _, row in reference.slots])
+    figures = reservoir_of(learner).figures()
+    assert (figures.rows, figures.size, figures.seen) == (50, 50, reference.seen)
+
+
+@pytest.mark.slow
+def test_the_sample_is_uniform() -> None:
+    learner = remembering(ReservoirOptions(size=400, share=0.01), batch=480)
+    for seed in range(20):
+        learner.learn(block(2, batch=480, seed=seed, first=seed * 960))
+    numbers = held(learner)["number"]
+    # Of even numbers up to n the mean has a standard deviation of n / sqrt(12 * 400), here 277.
+    assert abs(numbers.mean() - 9600) < 4 * 277
+    assert len(np.unique(numbers)) == 400
+    tenths = np.bincount((numbers - 1) // 1920, minlength=10)
+    assert (tenths.min() > 15, tenths.max() < 70) == (True, True), tenths
+    assert abs(reservoir_of(learner).figures().age - 9600) < 2000
+
+
+@pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_batch_is_learnt_beside_rows_of_the_past_and_scored_alone(replicas: int) -> None:
+    learner = remembering(replicas=replicas)
+    learner.learn(block(3, seed=1))
+    plain = plain_copy(learner)
+    columns = held(learner)
+    rows = block(1, seed=2, first=100)
+    again = drawn(learner, rows)
+    past = again.features["x"][0].numpy()
+    assert {tuple(row) for row in past} <= {tuple(row) for row in columns["feature.x"]}
+    x, y = rows.features["x"][0].numpy(), rows.labels[0].numpy()
+    # Plain Keras on both together.
+    scored = float(CROSS_ENTROPY(y[:, None], plain.predict_on_batch(x)))
+    accuracy = float(np.mean((plain.predict_on_batch(x)[:, 0] > 0.5) == y))
+    plain.train_on_batch(np.concatenate([x, past]), np.concatenate([y, again.labels[0].numpy()]))
+    result = learner.learn(rows).result
+    assert result.losses[0] == pytest.approx(scored, rel=1e-5)
+    assert result.states[0] / result.states[1] == pytest.approx(accuracy)
+    assert result.states[1] == BATCH
+    assert_same_weights(learner, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layer", "loss"),
+    [(None, "sum"), (keras.layers.Dropout, None), (keras.layers.BatchNormalization, None)],
+)
+def test_the_loss_that_is_shown_is_of_the_batch_alone(layer: Any, loss: str | None) -> None:
+    def build() -> Any:
+        layers = [] if layer is None else [layer(0.5) if layer is keras.layers.Dropout else layer()]
+        model = mlp(*layers)
+        with_reduction = keras.losses.BinaryCrossentropy(reduction=loss or "sum_over_batch_size")
+        model.compile(optimizer=keras.optimizers.SGD(0.01), loss=with_reduction, metrics=["accuracy"])
+        return model
+
+    learner = remembering(build=build)
+    learner.learn(block(3, seed=1))
+    rows = block(1, seed=2, first=100)
+    predicted = learner.model(rows.features["x"][0], training=False)
+    expected = float(learner.model.loss(rows.labels[0][:, None], predicted))
+    assert learner.learn(rows).result.losses[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_rows_of_the_past_have_the_weight_of_their_class_too() -> None:
+    halves = BalanceOptions(target={"0": 0.5, "1": 0.5}, half_life=1000)
+    learner = remembering(balance=halves)
+    learner.learn(block(3, seed=1))
+    assert learner.call.shaping.balance is not None
+    learner.call.shaping.balance.counts.assign([110.0, 10.0])
+    weights = learner.call.shaping.balance.weights().numpy()
+    plain = plain_copy(learner)
+    rows = block(1, seed=2, first=100)
+    again = drawn(learner, rows)
+    x = np.concatenate([rows.features["x"][0], again.features["x"][0]])
+    y = np.concatenate([rows.labels[0], again.labels[0]])
+    plain.train_on_batch(x, y, weights[y.astype(int)])
+    learner.learn(rows)
+    assert_same_weights(learner, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
+    learner = remembering(ReservoirOptions(size=30, share=0.3), replicas=replicas)
+    findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
+    assert {finding.holds for finding in findings} == {True}, findings
+    assert reservoir_of(learner).figures().seen == 0
+
+
+@pytest.mark.row(36)
+@pytest.mark.parametrize("passes", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_restored_checkpoint_continues_with_the_same_bits(passes: int) -> None:
+    whole, first, second = (remembering(passes=passes) for _ in range(3))
+    for seed in range(6):
+        whole.learn(block(4, seed=seed, first=48 * seed))
+    for seed in range(3):
+        first.learn(block(4, seed=seed, first=48 * seed))
+    for part, saved in zip(second.parts, first.parts, strict=True):
+        part.restore(saved.snapshot())
+    for seed in range(3, 6):
+        second.learn(block(4, seed=seed, first=48 * seed))
+    assert largest_difference(state_of(whole), state_of(second)) == 0
+    one, other = held(whole), held(second)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_of_rows_that_go_to_one_slot_the_last_one_stays_each_slot_once() -> None:
+    given = tf.constant([7, 2, 7, 9, 2, 7], tf.int64)
+    slots, places = last_of_each(given, tf.range(6, dtype=tf.int64), tf.constant(8, tf.int64))
+    assert dict(zip(slots.numpy().tolist(), places.numpy().tolist(), strict=True)) == {2: 4, 7: 5, 9: 3}
+    assert len(slots) == 3
+
+
+def test_what_is_set_aside_is_not_kept_and_no_row_of_the_past_is_blamed_on_others() -> None:
+    learner = remembering(ReservoirOptions(size=1000, share=0.25))
+    bad = with_feature(block(2), BATCH + 2, float("nan"))
+    assert learner.learn(bad).culprits.offsets == ((0, BATCH + 2),)
+    assert reservoir_of(learner).figures().seen == 2 * BATCH - 1
+    assert np.isfinite(held(learner)["feature.x"]).all()
+    # Rows that were tame once may not be so for the weights of today.
+    reservoir_of(learner)._columns["feature.x"].assign(np.full((1000, 6), np.inf, np.float32))
+    lesson = learner.learn(block(1, seed=4, first=500))
+    assert lesson.culprits.offsets == ()
+    assert all(np.isfinite(read(variable)).all() for variable in learner.model.variables)
+
+
+def test_a_pretraining_fills_it_in_the_first_epoch_and_learns_as_if_there_were_none() -> None:
+    filling, plain = remembering(ReservoirOptions(size=1000, share=0.25, rows=0)), remembering(None)
+    for visit in range(3):
+        for learner in (filling, plain):
+            learner.call(block(4), visit=visit)
+    assert reservoir_of(filling).figures().seen == 4 * BATCH
+    assert largest_difference(state_of(filling), state_of(plain)) == 0
+    live = remembering(ReservoirOptions(size=1000, share=0.25))
+    reservoir_of(live).restore(reservoir_of(filling).snapshot())
+    assert reservoir_of(live).figures().rows == 4 * BATCH
+
+
+@pytest.mark.slow
+def test_a_smaller_reservoir_goes_on_with_a_sample_and_a_larger_one_with_all() -> None:
+    learner = remembering(ReservoirOptions(size=100, share=0.25))
+    learner.learn(block(20))
+    saved = reservoir_of(learner).snapshot()
+    smaller, larger = (remembering(ReservoirOptions(size=size, share=0.25)) for size in (30, 200))
+    for other in (smaller, larger):
+        reservoir_of(other).restore(saved)
+    numbers = set(saved.arrays["number"].tolist())
+    assert len(numbers & set(held(smaller)["number"].tolist())) == 30
+    assert set(held(larger)["number"].tolist()) == numbers
+    larger.learn(block(5, first=1000))
+    assert reservoir_of(larger).figures().rows == 160, "what comes fills the room first"
+
+
+@pytest.mark.slow
+def test_texts_are_kept_and_other_columns_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    def rows(texts: list[list[str]], first: int = 0) -> Rows:
+        offsets = np.arange(first, first + 3)[None]
+        return Rows(
+            features={"words": tf.constant([texts])},
+            labels={},
+            weights=tf.ones([1, 3]),
+            offsets=tf.constant(offsets, tf.int64),
+            partitions=tf.zeros([1, 3], tf.int32),
+        )
+
+    some = rows([["a", "bc"], ["", "straße"], ["d", "e"]])
+    one, other = (Reservoir(50, 4, some, seed=1) for _ in range(2))
+    one.keep(some, tf.zeros([1], tf.int64), tf.ones([1, 3], tf.bool))
+    other.restore(one.snapshot())
+    again = other.draw(some, tf.zeros([1], tf.int64), tf.constant(0), replay=tf.constant(True))  # noqa: FBT003
+    drawn = {tuple(row) for row in again.features["words"][0].numpy().tolist()}
+    assert drawn <= {(b"a", b"bc"), (b"", "straße".encode()), (b"d", b"e")}
+    assert again.labels == {}
+    [three] = {tuple(each) for each in [other.snapshot().arrays["feature.words.lengths"].tolist()]}
+    assert three == (1, 2, 0, 7, 1, 1)
+    learner = remembering()
+    reservoir_of(learner).restore(one.snapshot())
+    assert "begins anew" in caplog.text
+    assert reservoir_of(learner).figures().rows == 0
+
+
+def test_more_rows_than_memory_holds_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reservoir.size: 1,000,000,000,000 rows take 40,000.0 GB, and this process"):
+        Reservoir(10**12, 4, block(1), seed=1)
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    assert memory_limit(tmp_path) == 2**30
+
+
+@pytest.mark.parametrize(("share", "replicas", "rows"), [(0.2, 1, 3), (0.5, 2, 12), (0.01, 2, 2), (0.75, 1, 36)])
+def test_a_share_is_of_all_rows_that_are_learnt(share: float, replicas: int, rows: int) -> None:
+    assert ReservoirOptions(size=9, share=share).beside(BATCH, replicas) == rows

@@ -1,0 +1,1 @@
+"""The compiled call: test, then train; what guards, shapes and measures an update."""

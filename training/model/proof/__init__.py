@@ -1,0 +1,1 @@
+"""The proofs at a start, on the user's own model."""

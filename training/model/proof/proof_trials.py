@@ -1,0 +1,125 @@
+"""The trials of the proof: batches that are run or recorded from the same state, each one once.
+
+Every trial is undone, so that the next one begins from that state again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pipelines.stream.blocks import Rows
+from training.model.call.compiled_call import CallResult
+from training.model.learner import Learner, Mask
+from training.model.probes.probe_batches import Probe
+from training.model.proof.kept_state import KeptState, Values
+from training.model.proof.row_pull import RecordedBatch
+from training.model.variables import read
+
+_Batch = tuple[int, bytes, float, int]
+"""A batch by its probe's id, the rows that are present, the factor of their weights, and their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateAfterCall:
+    """The model's state and the scores after one call."""
+
+    values: Values
+    result: CallResult
+
+
+class ProofTrials:
+    """Runs and records batches of one learner; the same batch from the same state gives the same, so it runs once."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.kept = KeptState(learner)
+        self._learner = learner
+        weights = {id(variable) for variable in learner.model.trainable_variables}
+        self._weights = [key for key, variable in self.kept.variables.items() if id(variable) in weights]
+        self._results: dict[_Batch, tuple[Probe, CallResult]] = {}
+        self._records: dict[_Batch, tuple[Probe, RecordedBatch]] = {}
+
+    def begin_as(self, other: "ProofTrials") -> None:
+        """Begin every trial from another learner's kept state."""
+        self.kept.take(other.kept)
+        self._results.clear()
+        self._records.clear()
+
+    def result(self, probe: Probe, present: Mask | None = None) -> CallResult:
+        """Run one batch from the kept state, and undo it."""
+        key = _key(probe, present)
+        if key not in self._results:
+            with self.kept.undone():
+                self._call(probe, present)
+        return self._results[key][1]
+
+    def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
+        """Run one batch from the kept state, copy the resulting state, and undo it."""
+        with self.kept.undone():
+            result = self._call(probe, present)
+            return StateAfterCall(self.kept.copied(), result)
+
+    def _call(self, probe: Probe, present: Mask | None) -> CallResult:
+        # One pass: in a second one two halves would start from other weights than the whole, and not add up to it.
+        # As they are: `augment` may mix a row's neighbours into it, and draws.
+        result = self._learner.call(self._learner.rows_of(probe, present), passes=1, visit=None)
+        self._results[_key(probe, present)] = probe, result  # with the probe, as its id is in the key
+        return result
+
+    def recorded(
+        self, probe: Probe, present: Mask | None = None, *, weight: float = 1.0, size: int | None = None
+    ) -> RecordedBatch:
+        """Record one batch as `record` does, unless it was recorded already."""
+        key = _key(probe, present, weight, size or self._learner.options.batch_size)
+        if key not in self._records:
+            self._records[key] = probe, self.record(probe, present, weight=weight, size=size)
+        return self._records[key][1]
+
+    def record(
+        self,
+        probe: Probe,
+        present: Mask | None = None,
+        *,
+        weight: float | npt.NDArray[np.float32] = 1.0,
+        size: int | None = None,
+    ) -> RecordedBatch:
+        """Record one batch from the kept state and undo it.
+
+        Its weights are multiplied by `weight`, one number or one a row; its rows are cut or repeated to a batch of
+        `size`.
+        """
+        rows = self._learner.rows_of(probe, present)
+        rows = rows._replace(weights=rows.weights * weight)
+        with self.kept.undone():
+            step = self._learner.call.record(rows if size is None else _resized(rows, size))
+            moved = {key: np.array(read(v)) - self.kept.values[key] for key, v in self.kept.changed() if _is_float(v)}
+        direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if key in moved}
+        gradients = {_place(*place): gradient for place, gradient in step.gradients.items()}
+        return RecordedBatch(
+            pulls={**gradients, **{key: value.astype(np.float64) for key, value in direct.items()}},
+            loss=step.loss,
+            graph=step.graph,
+            assigned=frozenset(moved),
+        )
+
+
+def _key(probe: Probe, present: Mask | None, weight: float = 1.0, size: int = 0) -> _Batch:
+    return id(probe), b"" if present is None or present.all() else present.tobytes(), weight, size
+
+
+def _resized(rows: Rows, size: int) -> Rows:
+    """Return a block whose batch holds the first rows, or all of them several times over."""
+    order = np.resize(np.arange(rows.weights.shape[1]), size)
+    resized: Rows = tf.nest.map_structure(lambda column: tf.gather(column, order, axis=1), rows)
+    return resized
+
+
+def _place(update: int, optimizer: str, variable: str) -> str:
+    by = "" if optimizer == "optimizer" else f" for {optimizer}"
+    return f"the gradient of {variable}{by}" + (f" in update {update + 1}" if update else "")
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)

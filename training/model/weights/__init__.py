@@ -1,0 +1,1 @@
+"""Weights in and out: of a checkpoint, of a file, of another model."""

@@ -1,0 +1,157 @@
+"""Initial weights: what a new model takes over of weights that were learnt before, and what begins anew.
+
+Owns the matching and the table of it; runs on the starting thread, before checkpoint 0 is published. A variable is
+matched by its place in the model (layer and variable, by name), and taken over only in its own shape. One shape may
+differ: a table of embeddings that has more rows than before keeps the rows that it had, where no layer hashes. Any
+other is refused by name, because a part of a weight is not what was learnt; a layer of a new name begins anew. The
+states of random generators are not weights: those of the new model begin with `training.seed`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.checkpoints.parts import Array
+from training.errors import OtherModelError
+from training.model.variables import assign, automatic_names, model_variables, read
+from training.model.weights.weight_files import FoundWeights, canonical, grows, numbered
+
+_SHOWN = 6
+_RECORDED = 50
+_SEEDS = "seed_generator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTable:
+    """What is taken over, variable by variable."""
+
+    what: str
+    sha256: str
+    kept: Mapping[str, Array]
+    """By the variable in this model."""
+    grown: Mapping[str, Array]
+    """Tables of which the new model has more rows: their first rows."""
+    new: tuple[str, ...]
+    """Variables of the model that begin anew."""
+    dropped: tuple[str, ...]
+    """What the source has and the model has not."""
+    by_order: tuple[str, ...] = ()
+    """Those of `kept` whose layers have no name of their own, where others are new or dropped."""
+
+    def summary(self) -> str:
+        """Return the table in one sentence."""
+        counts = (
+            (len(self.kept), "kept"),
+            (len(self.grown), "grown"),
+            (len(self.new), "new"),
+            (len(self.dropped), "dropped"),
+        )
+        return f"{self.what}: " + ", ".join(f"{count} {word}" for count, word in counts if count)
+
+    def lines(self) -> Iterator[str]:
+        """Give what is not simply kept, a line each, and what to look at."""
+        for word, names in (("grown", [*self.grown]), ("new", self.new), ("dropped", self.dropped)):
+            if names:
+                yield f"{word}: {_listed(names)}"
+        if self.by_order:
+            yield (
+                f"matched by their order alone: {_listed(self.by_order)}; name these layers, before a layer more or "
+                "less moves them"
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a manifest says of it; of each list of names the first fifty."""
+        return {
+            "source": self.what,
+            "sha256": self.sha256,
+            "kept": len(self.kept),
+            **{name: list(getattr(self, name))[:_RECORDED] for name in ("grown", "new", "dropped")},
+        }
+
+
+def match(model: Any, found: FoundWeights) -> WeightTable:
+    """Compare a model with weights; OtherModelError where none fits, or one has another shape. Changes nothing."""
+    variables = {key: one for key, one in model_variables(model).items() if not _is_seed(key)}
+    arrays = _by_place(model, variables, found)
+    pairs = {key: arrays[key] for key in variables if key in arrays}
+    if not pairs:
+        raise OtherModelError(
+            f"none of the {len(arrays)} variables of {found.what} is one of the model: there they are "
+            f"{_listed(arrays)}, and here {_listed(variables)}; name the layers as there, or name the right file"
+        )
+    growing = grows(model)
+    grown = {
+        key: array for key, array in pairs.items() if id(variables[key]) in growing and _grew(variables[key], array)
+    }
+    kept = {key: array for key, array in pairs.items() if key not in grown}
+    if bad := [_unlike(key, variables[key], array) for key, array in kept.items() if _differs(variables[key], array)]:
+        raise OtherModelError(
+            f"{found.what} does not fit the model: {_listed(bad, '; ')}. Give each changed layer another name in "
+            "model.py, so that it begins with new weights, or take back the change"
+        )
+    new = tuple(key for key in variables if key not in arrays)
+    dropped = tuple(key for key in arrays if key not in variables)
+    automatic = automatic_names(model)
+    unnamed = tuple(key for key in kept if _by_class(key, automatic)) if new or dropped else ()
+    return WeightTable(
+        what=found.what, sha256=found.sha256, kept=kept, grown=grown, new=new, dropped=dropped, by_order=unnamed
+    )
+
+
+def take_over(model: Any, table: WeightTable) -> None:
+    """Set the model's variables by the table."""
+    variables = model_variables(model)
+    for key, array in table.kept.items():
+        assign(variables[key], array)
+    for key, array in table.grown.items():
+        whole = np.array(read(variables[key]))
+        whole[: len(array)] = array
+        assign(variables[key], whole)
+
+
+def _by_place(model: Any, variables: Mapping[str, Any], found: FoundWeights) -> dict[str, Array]:
+    """Return the arrays by the keys of the model's variables; what it lacks by the names that they have there."""
+    renamed = canonical(found.arrays, automatic_names(model))
+    arrays = {renamed[name]: array for name, array in found.arrays.items() if not _is_seed(name)}
+    if not found.numbered:
+        return arrays
+    keys = {id(variable): key for key, variable in variables.items()}
+    places = {name: keys[id(one)] for name, one in numbered(model).items() if id(one) in keys}
+    return {places.get(name, name): array for name, array in arrays.items()}
+
+
+def _grew(variable: Any, array: Array) -> bool:
+    here, there = tuple(variable.shape), array.shape
+    return len(here) == len(there) == 2 and here[1] == there[1] and here[0] > there[0] > 0
+
+
+def _differs(variable: Any, array: Array) -> bool:
+    return tuple(variable.shape) != array.shape or _counts(variable.dtype) != _counts(array.dtype)
+
+
+def _unlike(key: str, variable: Any, array: Array) -> str:
+    if tuple(variable.shape) == array.shape:
+        return f"{key} is {variable.dtype} here and {array.dtype} there"
+    return f"{key} is {list(variable.shape)} here and {list(array.shape)} there"
+
+
+def _counts(dtype: Any) -> bool:
+    """Return whether a dtype holds integers or bools."""
+    return str(dtype).startswith(("int", "uint", "bool"))
+
+
+def _is_seed(key: str) -> bool:
+    return any(part.startswith(_SEEDS) for part in key.split("/"))
+
+
+def _by_class(key: str, automatic: frozenset[str]) -> bool:
+    """Return whether a layer on the way has only the name that Keras gave it."""
+    layers = key.split("/")[:-1]
+    return any(part in automatic or part.rpartition("_")[0] in automatic for part in layers)
+
+
+def _listed(names: Iterable[str], between: str = ", ") -> str:
+    every: Sequence[str] = list(names)
+    return between.join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
