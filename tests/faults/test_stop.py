@@ -44,6 +44,7 @@ def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_agai
     topic.flow(1000)
     with Run(made, failpoints="call.settled=sleep:0, save.before_data=sleep:0, commit.after=sleep:0", cold=True) as run:
         run.wait_for_first_call()
+        run.wait_for(lambda: run.ask("GET", "/history?span=24h")[1].get("last"), "its curves had begun")
         asked = time.monotonic()
         run.terminate()
         assert run.exit_code() == 0, run.tail()

@@ -91,7 +91,7 @@ def test_records_behind_an_open_transaction_are_lag_and_the_partition_is_named(
             assert lag.lag_records == 400
             assert (lag.partitions[str(here)].end, lag.partitions[str(here)].readable_end) == (500, 100)
             waits = "Waiting for the end of an open transaction: nothing behind it can be read."
-            assert status_of(observation).verdict.startswith(waits)
+            assert status_of(observation).verdict.startswith(f"An open transaction holds {here} at offset 100")
             view = throughput_of(observation)
             assert (view.bound_by, view.advice) == (None, waits), "no faster way to the brokers would help"
             (problem,) = observation.problems

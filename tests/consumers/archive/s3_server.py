@@ -9,9 +9,11 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+_ROOT = Path(__file__).parents[3]
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 FEW_ATTEMPTS = {"AWS_MAX_ATTEMPTS": "1"}
 
@@ -21,7 +23,11 @@ class S3Server:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", __name__],
+            cwd=_ROOT,  # a test may have gone elsewhere before it asks for this
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.port = self._answer()
         return self
