@@ -210,17 +210,19 @@ class SampleHistory:
             for span, tier in tiers.items():
                 tier.merge(tables[f"metric{index}.{span}"], newest[span])
         with self._lock:
-            for span, tier in self._tiers.items():
-                tier.merge(kept[span].tables(), newest[span])
+            pairs = [(tier, kept[span]) for span, tier in self._tiers.items()]
             for name, tiers in of_metrics.items():
                 here = self._metrics.get(name)
                 if here is None and len(self._metrics) < MOST_METRICS:
                     self._metrics[name] = tiers
                 elif here is not None:
-                    for span, tier in here.items():
-                        tier.merge(tiers[span].tables(), newest[span])
+                    pairs += [(tier, tiers[span]) for span, tier in here.items()]
             self.metric = self.metric or facts["metric"]
             self.last = merged | self.last
+        for tier, earlier in pairs:
+            copy = earlier.tables()
+            with self._lock:  # for one tier at a time, as the loop waits meanwhile
+                tier.merge(copy, newest[tier.span.name])
 
     def _add_metrics(self, live: LiveSnapshot, clock: float, at: float) -> None:
         # The watched one and the loss come first, so that components of an array crowd neither of them out.

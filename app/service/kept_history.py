@@ -2,9 +2,10 @@
 
 Owns the thread `history` and the file `history/<term>` in the folder of the name. The thread reads what the newest
 earlier writer has kept, adds it to what this process has, and writes all of it once a minute and at the end: a kill
-loses at most the last minute. Only the holder of the folder's lock writes, under its own term, and removes what smaller
-terms have left. What cannot be read is left out, with one line in the log; so is what cannot be written, until it can
-be. Nothing waits for it: a slow or full disk stops neither the training nor a loop.
+loses at most the last minute. Only the holder of the folder's lock writes, under its own term, and removes what it has
+taken in of smaller terms. What cannot be read is left out, with one line in the log, and the newest such file stays as
+it is: a later version may have written it, or the disk may answer again. What cannot be written is logged once, until
+it can be. Nothing waits for it: a slow or full disk stops neither the training nor a loop.
 
 The file is a line with the form and its version, a line with the SHA-256 of the rest, and NumPy's compressed arrays:
 2 MB at most. It holds numbers and the words of events, and no values of records.
@@ -16,7 +17,6 @@ import json
 import logging
 import threading
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,6 +73,8 @@ class KeptHistory:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._ignored = self._failed = 0
+        self._done_with: set[int] = set()
+        """The earlier terms whose files are of no more use: taken in, or damaged."""
         self._fails = False
 
     def attach(self, curves: Curves) -> None:
@@ -110,7 +112,7 @@ class KeptHistory:
         """Take in the newest file of an earlier term that can be used."""
         try:
             terms = [term for term in lease.folder.history_terms() if term < lease.term]
-        except MillraceError as error:
+        except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may end the thread
             self._leave_out(lease.folder.history, error)
             return
         for term in reversed(terms):
@@ -119,15 +121,18 @@ class KeptHistory:
                 tables, facts = unpacked(_read(path))
                 earlier = [_event(one) for one in facts["events"]]
                 curves.merge(tables, facts["curves"], time.time())
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+                self._events.restore(earlier)
+            except Exception as error:  # noqa: BLE001 - as above, and a file may hold anything
                 self._leave_out(path, error)
+                if isinstance(error, _DamagedError):
+                    self._done_with.add(term)
                 continue
-            self._events.restore(earlier)
+            self._done_with.add(term)
             return
 
     def _leave_out(self, path: Path, error: Exception) -> None:
         self._ignored += 1
-        log.warning("the page's history in %s is left out, as it cannot be read: %s", path, error)
+        log.warning("the page's history in %s is left out, as it cannot be read: %s", path, _text(error))
 
     def _write(self, lease: FolderLease, curves: Curves) -> None:
         path = lease.folder.history_of(lease.term)
@@ -136,18 +141,38 @@ class KeptHistory:
             raw = packed(*curves.copied(), self._events.since())
             path.parent.mkdir(exist_ok=True)
             replace_durably(path, raw)
-            for term in lease.folder.history_terms():
-                if term < lease.term:
-                    lease.folder.history_of(term).unlink(missing_ok=True)
-        except (OSError, MillraceError) as error:
+            self._tidy(lease)
+        except Exception as error:  # nothing that goes wrong here may end the thread
             self._failed += 1
             if not self._fails:
-                log.warning("the page's history cannot be kept in %s, which stops nothing else: %s", path, error)
+                unforeseen = not isinstance(error, (OSError, MillraceError))
+                log.warning(
+                    "the page's history cannot be kept in %s, which stops nothing else: %s",
+                    path,
+                    _text(error),
+                    exc_info=unforeseen,
+                )
             self._fails = True
         else:
             if self._fails:
                 log.info("the page's history is kept again")
             self._fails = False
+
+    def _tidy(self, lease: FolderLease) -> None:
+        """Remove the files of earlier terms, but the newest that was not taken in."""
+        terms = [term for term in lease.folder.history_terms() if term < lease.term]
+        left = [term for term in terms if term not in self._done_with]
+        for term in terms:
+            if term not in left[-1:]:
+                lease.folder.history_of(term).unlink(missing_ok=True)
+
+
+class _DamagedError(ValueError):
+    """The file is not what was written, and never will be."""
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def packed(tables: Mapping[str, KeptTables], curves: Mapping[str, Any], events: list[Event]) -> bytes:
@@ -184,7 +209,7 @@ def unpacked(raw: bytes) -> tuple[dict[str, dict[str, npt.NDArray[Any]]], dict[s
         raise ValueError(f"it has the format {form[len(_FORM) :].decode(errors='replace').strip()}, this is {FORMAT}")
     digest, _, body = rest.partition(b"\n")
     if digest.decode(errors="replace") != hashlib.sha256(body).hexdigest():
-        raise ValueError("it is not what was written: its SHA-256 differs")
+        raise _DamagedError("it is not what was written: its SHA-256 differs")
     tables = dict[str, dict[str, npt.NDArray[Any]]]()
     with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
         facts = json.loads(arrays["facts"].tobytes())

@@ -1,5 +1,6 @@
 """The history: bounded, and true at every resolution."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,22 @@ from app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
 NAN = float("nan")
+
+
+class WatchedLock:
+    """A lock that notes at each release how many tiers hold anything."""
+
+    def __init__(self, history: SampleHistory) -> None:
+        self._history, self._lock = history, threading.Lock()
+        self.filled = [0]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        tiers = [tier for one in (self._history._tiers, *self._history._metrics.values()) for tier in one.values()]
+        self.filled.append(sum(len(tier.tables()["buckets"]) > 0 for tier in tiers))
+        self._lock.release()
 
 
 def row(**values: float) -> Any:
@@ -119,3 +136,20 @@ def test_few_of_very_many_metrics_have_a_history_and_the_loss_is_among_them(rig:
     history.add(Observer(lambda: replace(snapshot, posting=replace(snapshot.posting, live=live))).look())  # type: ignore[type-var]
     assert len(history.metrics) == MOST_METRICS
     assert history.metrics[:2] == ["accuracy", "loss"]
+
+
+def test_the_loop_waits_for_the_merging_of_one_tier_at_most(rig: Rig) -> None:
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    snapshot = take(rig.service)
+    earlier, here = SampleHistory(), SampleHistory()
+    earlier.add(Observer(lambda: snapshot).look())
+    here._metrics = {
+        name: {span.name: Tier(span, ("metric", "baseline")) for span in SPANS} for name in earlier.metrics
+    }
+    watched = WatchedLock(here)
+    here._lock = watched  # type: ignore[assignment]
+    here.merge(*earlier.copied(), snapshot.at)
+    assert watched.filled[-1] == len(SPANS) * (1 + len(earlier.metrics)), "all of it is merged"
+    assert max(np.diff(watched.filled)) == 1

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from app.monitoring.observer import Observer
 from app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory
 from app.monitoring.snapshot import Snapshot, take
-from app.service.kept_history import FORMAT, KeptHistory, packed
+from app.service.kept_history import FORMAT, KeptHistory, KeptTables, packed
 from tests.app.api_rig import P0, Rig
 from training.checkpoints import Folder, FolderLease
 from training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
@@ -118,22 +119,29 @@ def flipped(raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    ("spoil", "why", "stays"),
     [
-        (flipped, "its SHA-256 differs"),
-        (lambda raw: raw[: len(raw) // 2], "its SHA-256 differs"),
-        (lambda _: b"", "it is no history of millrace"),
-        (lambda _: b"PK\x03\x04 something else", "it is no history of millrace"),
-        (lambda raw: raw.replace(b" 1\n", b" 2\n", 1), f"it has the format 2, this is {FORMAT}"),
+        (flipped, "its SHA-256 differs", False),
+        (lambda raw: raw[: len(raw) // 2], "its SHA-256 differs", False),
+        (lambda _: b"", "it is no history of millrace", True),
+        (lambda _: b"PK\x03\x04 something else", "it is no history of millrace", True),
+        (lambda raw: raw.replace(b" 1\n", b" 2\n", 1), f"it has the format 2, this is {FORMAT}", True),
     ],
     ids=["a bit flipped", "cut off", "empty", "foreign", "of a later version"],
 )
-def test_a_file_that_cannot_be_used_is_left_out_with_one_line_and_counted(
-    folder: Folder, learnt: Snapshot, caplog: pytest.LogCaptureFixture, spoil: Callable[[bytes], bytes], why: str
+def test_a_file_that_cannot_be_used_is_left_out_with_one_line_and_stays_unless_it_is_damaged(
+    folder: Folder,
+    learnt: Snapshot,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[bytes], bytes],
+    why: str,
+    stays: bool,
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.service.kept_history")
-    path = folder.history_of(filled(folder, learnt).lease.term)
-    path.write_bytes(spoil(path.read_bytes()))
+    term = filled(folder, learnt).lease.term
+    path = folder.history_of(term)
+    spoilt = spoil(path.read_bytes())
+    path.write_bytes(spoilt)
     after = Process(folder)
     after.add(learnt)
     after.end()
@@ -142,7 +150,66 @@ def test_a_file_that_cannot_be_used_is_left_out_with_one_line_and_counted(
     assert why in line
     assert after.kept.figures().ignored == 1
     assert len(after.curves.stretch("24h", learnt.clock).at) == 1
+    assert folder.history_terms() == [term, after.lease.term][not stays :]
+    assert not stays or path.read_bytes() == spoilt
+
+
+def test_the_newest_file_of_another_version_stays_over_later_restarts_and_no_older_one(
+    folder: Folder, learnt: Snapshot
+) -> None:
+    unknown = []
+    for version in (b" 2\n", b" 3\n"):
+        path = folder.history_of(filled(folder, learnt).lease.term)
+        path.write_bytes(path.read_bytes().replace(b" 1\n", version, 1))
+        unknown.append(path)
+    for _ in range(2):
+        later = filled(folder, learnt)
+    assert folder.history_terms() == [int(unknown[-1].name), later.lease.term]
+    assert later.kept.figures().ignored == 0, "what an earlier process has kept is newer, and was read"
+
+
+def test_a_file_that_the_disk_does_not_give_is_taken_in_once_it_does(folder: Folder, learnt: Snapshot) -> None:
+    path = folder.history_of(filled(folder, learnt).lease.term)
+    aside = path.rename(path.with_name("aside"))
+    path.symlink_to(path)  # reading it is an OSError
+    refused = Process(folder)
+    refused.end()
+    assert refused.kept.figures().ignored == 1
+    assert path.is_symlink()
+    folder.history_of(refused.lease.term).unlink()
+    aside.rename(path)
+    after = Process(folder)
+    after.end()
+    assert after.curves.metrics == ["accuracy", "loss"]
     assert folder.history_terms() == [after.lease.term]
+
+
+class Unwritable(SampleHistory):
+    """Curves with a fact that JSON does not have, until it is cured."""
+
+    cured = False
+
+    def copied(self) -> tuple[dict[str, KeptTables], dict[str, Any]]:
+        tables, facts = super().copied()
+        return tables, facts if self.cured else {**facts, "metric": object()}
+
+
+def test_an_unforeseen_error_is_counted_and_ends_no_keeping(
+    folder: Folder, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+) -> None:
+    caplog.set_level(logging.INFO, logger="app.service.kept_history")
+    curves, kept = Unwritable(), KeptHistory(Events(), 0.02)
+    kept.attach(curves)
+    lease = FolderLease.acquire(folder, "a test")
+    kept.start(lease)
+    wait_for(lambda: kept.figures().failed > 2)
+    curves.cured = True
+    wait_for(folder.history_terms)
+    kept.stop()
+    lease.release()
+    broken, again = caplog.messages
+    assert "Object of type object is not JSON serializable" in broken
+    assert again == "the page's history is kept again"
 
 
 def test_what_cannot_be_written_is_counted_and_logged_once_until_it_can(
