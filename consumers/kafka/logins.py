@@ -2,12 +2,13 @@
 
 aiokafka only logs why it could not connect, and reports most of these faults as a connection that was closed. So each
 check connects once more, with the same settings, and where a broker just closes, asks it in the other protocol. Such a
-question says nothing secret. Runs on the caller's loop; each attempt takes as long as a request may.
+question says nothing secret. Runs on the caller's loop, and takes a few seconds at most, whatever the brokers do.
 """
 
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -23,16 +24,20 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from consumers.errors import ConfigError
+from consumers.errors import ConfigError, MillraceError, UnreachableError
 from consumers.kafka.options import KafkaOptions
 
 _REFUSED = (AuthenticationFailedError, AuthenticationMethodNotSupported, SaslAuthenticationFailed)
-_AWAY = (OSError, EOFError, KafkaError, TimeoutError)
+_AWAY = (OSError, EOFError, KafkaError, TimeoutError, UnicodeError)
+"""A host such as `a..b` is a UnicodeError."""
 _ONLY_FOR_CLUSTERS = ("bootstrap_servers", "metadata_max_age_ms", "retry_backoff_ms")
 _CLOSED = (ConnectionError, EOFError)
 _ATTEMPTS = 3
 """A broker that refuses says why and closes; its words are lost where the connection is reset before they are read."""
 _HANDSHAKE_S, _CLOSE_S = 5.0, 1.0
+_WITHIN_S = 5.0
+"""For all brokers together, as every caller waits meanwhile."""
+_AGAIN_AFTER_S = 30.0
 _NO_ERROR, _UNSUPPORTED_MECHANISM = 0, 33
 """Kafka's error codes for a handshake of a broker that asks for a login."""
 _EXPIRED, _OTHER_NAME = 10, frozenset({62, 64})
@@ -48,13 +53,42 @@ async def refuse_wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str,
 async def wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str, int]] = ()) -> ConfigError | None:
     """Connect to each broker, by default the bootstrap servers, and return why one does not let us in.
 
-    Returns None where none refuses us; a broker that is away refuses nothing.
+    Returns None where none refuses us; a broker that is away, or silent for some seconds, refuses nothing.
     """
     hosts = tuple(brokers) or [(host, port) for host, port, _ in collect_hosts(list(options.bootstrap_servers))]
-    for host, port in hosts:
-        if fault := await _Door(options, host, port).fault():
+    knocks = [asyncio.ensure_future(_Door(options, host, port).fault()) for host, port in hosts]
+    try:
+        done, _ = await asyncio.wait(knocks, timeout=_WITHIN_S)
+    finally:
+        for knock in knocks:
+            knock.cancel()
+        await asyncio.gather(*knocks, return_exceptions=True)
+    for (host, port), knock in zip(hosts, knocks, strict=True):
+        if knock in done and (fault := knock.result()):
             return ConfigError(f"{host}:{port} {fault}")
     return None
+
+
+class LoginDoubt:
+    """Says of a Kafka that does not answer whether a login is refused; asks rarely, and keeps the answer meanwhile."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._refused: ConfigError | None = None
+        self._again_at = 0.0
+
+    async def text_of(self, error: MillraceError) -> str:
+        """Return why we are not let in, or else what the error says."""
+        if not isinstance(error, UnreachableError):
+            return str(error)
+        if time.monotonic() >= self._again_at:
+            self._refused = await wrong_login(self._options)
+            self._again_at = time.monotonic() + _AGAIN_AFTER_S
+        return str(self._refused or error)
+
+    def answered(self) -> None:
+        """Forget the answer: Kafka has let us in."""
+        self._refused = None
 
 
 class _Door:

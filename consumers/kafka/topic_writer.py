@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
 from consumers.error_texts import text_of
 from consumers.errors import SourceError, TopicMissingError, UnreachableError
@@ -63,9 +63,11 @@ class TopicWriter:
                 if record is not None:
                     await producer.send_and_wait(self._topic, record[1], record[0])
         except (TopicMissingError, SourceError):
+            await self._drop_producer()  # so that the next call looks at the topic again
             raise
-        except ClusterAuthorizationFailedError:
+        except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError):
             # Kafka gives a producer its id only if it may write to any topic at all.
+            await self._drop_producer()
             raise refused_topic(self._kafka, "Write", self._topic) from None
         except TimeoutError:
             await self._drop_producer()
@@ -85,7 +87,6 @@ class TopicWriter:
             await start_producer(producer, within_s)
             self._producer = producer
             if await topic_is_missing(producer.client, self._kafka, self._topic):
-                await self._drop_producer()
                 raise TopicMissingError(
                     f"{self._setting}: the topic {self._topic} is not at {self._kafka.servers}; create it: "
                     f"kafka-topics.sh --bootstrap-server {self._kafka.servers} --create --topic {self._topic} "

@@ -333,6 +333,12 @@ def test_each_missing_permission_is_named_with_the_command_that_grants_it(
             broker.permit(principal, "Describe", "topic", f"{TOPIC}-dead")
         with pytest.raises(SourceError, match=re.escape(missing("Write", "topic", f"{TOPIC}-dead"))):
             letters.start(LONG_S)
+        writer = TopicWriter(given, f"{TOPIC}-dead", setting="export.announce", thread="announcements")
+        writer.start()
+        for _ in range(2):  # the second one says the same
+            with pytest.raises(SourceError, match=re.escape(missing("Write", "topic", f"{TOPIC}-dead"))):
+                writer.write(b"key", b"value", LONG_S)
+        writer.stop()
     broker.permit(principal, "Read", "topic", f"{TOPIC}-dead")
     broker.permit(principal, "Write", "topic", f"{TOPIC}-dead")
     wanted = Redrive(letters=f"{TOPIC}-dead", to=TOPIC, model="clicks")

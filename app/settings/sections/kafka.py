@@ -21,6 +21,12 @@ def _server(text: str) -> str:
     if match is None or not 0 < int(match[2]) < 65536:
         shown = "the text (it holds an @)" if "@" in text else repr(text)
         raise ValueError(f"{shown} is not a server; write host:port, as in localhost:9092")
+    try:
+        match[1].encode("idna")  # as a look-up of the name does
+    except UnicodeError as error:
+        raise ValueError(
+            f"{match[1]!r} can be no host's name ({error}); write host:port, as in localhost:9092"
+        ) from None
     return text
 
 

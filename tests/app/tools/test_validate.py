@@ -1,5 +1,6 @@
 """Checks and what they come to; the folder's, on real folders. No broker, no model."""
 
+import re
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from app.settings.file_access import exposure
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 from app.tools.validate.check import fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import folder_checks
+from app.tools.validate.examination import examine_file
 from app.tools.validate.group_check import group_check
 from app.tools.validate.kafka_check import Bounds
 from app.tools.validate.record_check import Verdict, judged
@@ -27,6 +29,14 @@ def test_the_exit_code_is_that_of_the_worst_failure() -> None:
     checks = [fail("a", ConfigError("")), fail("b", UnreachableError("")), ok("c", "")]
     assert exit_code_of(checks) == 3
     assert exit_code_of([*checks, fail("d", DataLossError(""))]) == 4
+
+
+def test_a_server_that_no_host_can_be_named_is_a_wrong_setting(tmp_path: Path) -> None:
+    path = config_in(tmp_path)
+    path.write_text(re.sub(r"(bootstrap_servers\W+)[\w.]+", r"\1a..b", path.read_text()))
+    (check,) = examine_file(path)
+    assert exit_code_of([check]) == 2
+    assert "kafka.bootstrap_servers[0]: 'a..b' can be no host's name (" in check.detail
 
 
 def test_a_sample_that_decodes_is_fine() -> None:
