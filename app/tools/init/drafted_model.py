@@ -85,26 +85,26 @@ _INPUTS = {
         parts.append(keras.layers.Embedding(buckets, 8)(bucket))
 """,
     "NUMBER_LISTS": """\
-    for name, (median, spread, bound, length) in NUMBER_LISTS.items():
+    for name, (median, spread, bound, filled) in NUMBER_LISTS.items():
         inputs[name] = keras.Input((bound,), name=name, dtype="float32")
-        inputs[length] = keras.Input((), name=length, dtype="int32")
+        inputs[filled] = keras.Input((), name=filled, dtype="int32")
         scaled = keras.ops.arcsinh((inputs[name] - median) / spread)
         elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])
-        parts += averaged(elements, inputs[length])
+        parts += averaged(elements, inputs[filled])
 """,
     "FREE_TEXTS": """\
-    for name, (bound, length) in FREE_TEXTS.items():  # `preprocess` has split them into words
+    for name, (bound, filled) in FREE_TEXTS.items():  # `preprocess` has split them into words
         inputs[name] = keras.Input((bound,), name=name, dtype="string")
-        inputs[length] = keras.Input((), name=length, dtype="int32")
+        inputs[filled] = keras.Input((), name=filled, dtype="int32")
         bucket = keras.layers.Hashing(words)(inputs[name])
-        parts += averaged(keras.layers.Embedding(words, 16)(bucket), inputs[length])
+        parts += averaged(keras.layers.Embedding(words, 16)(bucket), inputs[filled])
 """,
     "TEXT_LISTS": """\
-    for name, (bound, length, buckets) in TEXT_LISTS.items():  # any value finds a bucket
+    for name, (bound, filled, buckets) in TEXT_LISTS.items():  # any value finds a bucket
         inputs[name] = keras.Input((bound,), name=name, dtype="string")
-        inputs[length] = keras.Input((), name=length, dtype="int32")
+        inputs[filled] = keras.Input((), name=filled, dtype="int32")
         bucket = keras.layers.Hashing(buckets)(inputs[name])
-        parts += averaged(keras.layers.Embedding(buckets, 8)(bucket), inputs[length])
+        parts += averaged(keras.layers.Embedding(buckets, 8)(bucket), inputs[filled])
 """,
 }
 """The code that makes inputs of a table's fields."""

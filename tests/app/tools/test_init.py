@@ -359,14 +359,15 @@ def test_a_draft_balances_a_rare_class_and_no_other(as_values: Any, tmp_path: Pa
         assert ("1 of 60 records is of class 1" in text) is bool(target)
 
 
-def with_windows(values: list[Any], partitions: int, folder: Path) -> tuple[str, Settings]:
+def with_windows(values: list[Any], partitions: int, folder: Path, more: tuple[str, ...] = ()) -> tuple[str, Settings]:
     """Return the draft for a key of these values, and its settings."""
     rows = [
         {"user_id": value, "x": 1.5 * (at % 7), "few": at % 4, "t": "abc"[at % 3], "yes": at % 2}
+        | {"n": [0.5 * at] * (at % 5), "tags": ["ab"[at % 2]] * (at % 4), "said": f"it was {at} of them"}
         for at, value in enumerate(values)
     ]
     look = look_at([json.dumps(row).encode() for row in rows])
-    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("user_id", "x", "few", "t")))
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("user_id", "x", "few", "t", *more)))
     sequences = sequences_of(look.rows, roles, partitions)
     text = config_text(PLACE, look, roles, sequences)
     write(folder, Draft(config=text, model=model_text("t", roles, sequences)))
@@ -409,7 +410,9 @@ def test_key_of_the_records_that_repeats_a_field_keeps_its_sequences_whole() -> 
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_drafted_model_of_sequences_starts(tmp_path: Path) -> None:
-    _, settings = with_windows([f"u{number * number % 29}" for number in range(120)], 1, tmp_path)
+    keys = [f"u{number * number % 29}" for number in range(120)]
+    _, settings = with_windows(keys, 1, tmp_path, more=("n", "tags", "said"))
+    assert "GRU" in (tmp_path / "model.py").read_text()
     assert_the_model_starts(settings)
 
 
