@@ -21,8 +21,8 @@ from app.tools.serve.serving_errors import ServingError, bad_request
 from app.tools.serve.signatures import DEFAULT, SPLITS, VALUES, Signature, TensorFacts, described
 
 ROWS, COLUMNS = "instances", "inputs"
-MARK = f'"{RECORDS}"'.encode()
-"""Is in the body of each request that has records, and in few others."""
+MARKS = (f'"{RECORDS}"'.encode(), b"\\u", b"\0")
+"""One of these is in the body of each request that has records: JSON may escape their name, and UTF-16 has zeros."""
 _SIGNATURE = "signature_name"
 _SHOWN = 20
 

@@ -12,14 +12,14 @@ from queue import Full
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.middleware import ORDERED_BY
 from app.tools.serve.batcher import Batcher
 from app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
 from app.tools.serve.loaded_version import LoadedVersion
-from app.tools.serve.predict_requests import MARK, read_request, write_answer
+from app.tools.serve.predict_requests import MARKS, read_request, write_answer
 from app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
 from app.tools.serve.version_order import Wanted
 from consumers.errors import ConfigError, MillraceError
@@ -94,7 +94,7 @@ class PredictionRoutes:
     async def _answer(self, request: Request, version: LoadedVersion) -> bytes:
         body = await request.body()
         # Records are decoded on a thread, however few: the decoder may wait for a schema.
-        large = len(body) > _SMALL_BYTES or MARK in body
+        large = len(body) > _SMALL_BYTES or any(mark in body for mark in MARKS)
         asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
         answers = await self._batcher.ask(version, asked)
         large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
@@ -209,7 +209,9 @@ def malformed(request: Request) -> ServingError:
 
 def error_response(error: ServingError) -> Response:
     """Return an error as TF Serving has it."""
-    return JSONResponse({"error": error.text, **error.facts}, error.status, error.headers)
+    # A name that the text quotes may hold half of a surrogate pair, which UTF-8 has no bytes for.
+    body = json.dumps({"error": error.text, **error.facts}, ensure_ascii=False, separators=(",", ":"))
+    return Response(body.encode(errors="backslashreplace"), error.status, error.headers, "application/json")
 
 
 def _order_refused(error: MillraceError) -> ServingError:

@@ -10,6 +10,7 @@ What the decoder refuses is refused here, with its reason and field. Runs on the
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ _INT64 = np.iinfo(np.int64)
 _SPACE = " \t\n\r"
 _LONGEST = 500
 _scan = json.JSONDecoder().raw_decode
+log = logging.getLogger(__name__)
 
 
 class RecordInputs:
@@ -75,7 +77,9 @@ class RecordInputs:
         try:
             decoded = decode_chunk(self._chunk(values, document), self._decoder)
         except NotYetError as error:
-            raise ServingError(503, f"{error}; ask again later", {"retry-after": _RETRY_AFTER_S}) from None
+            log.warning("a request with records is not answered: %s", error)  # it names the registry, for us alone
+            text = "the schema of a record is not known yet; ask again later"
+            raise ServingError(503, text, {"retry-after": _RETRY_AFTER_S}) from None
         if decoded.refused:
             raise _refusal(decoded.refused)
         return raw_columns(self._decoder.schema, decoded.features)

@@ -281,6 +281,9 @@ def test_a_record_that_training_sets_aside_is_refused_with_the_same_reason_and_f
         ({"records": [GOOD], "keys": ["a"], "headers": ["x"]}, "headers[0] is no object"),
         ({"records": [GOOD], "keys": ["a"], "timestamps": [1.5]}, "timestamps[0] is no whole number of milliseconds"),
         ({"records": [{"b64": "!"}], "keys": ["a"]}, "records[0] holds no Base64"),
+        # What a text quotes may be half of a surrogate pair, which UTF-8 has no bytes for.
+        ('{"records": [{}], "keys": ["a"], "headers": [{"\\ud800": 5}]}', "headers[0].\ud800 is a whole number"),
+        ('{"records": [{}], "signature_name": "\\ud800"}', "\ud800"),
     ],
 )
 def test_a_request_of_records_that_does_not_fit_says_where(body: object, said: str, json_server: Server) -> None:
@@ -324,12 +327,19 @@ def test_json_records_that_name_a_schema_need_no_registry_to_be_answered(tmp_pat
         assert server.predict({"records": sent}).json() == {"predictions": [2.5, 2.5]}
 
 
-def test_a_registry_that_is_away_is_no_fault_of_the_request(tmp_path: Path) -> None:
+def test_a_registry_that_is_away_is_no_fault_of_the_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = "{format: avro, registry: {url: ['http://127.0.0.1:1']}, features: {price: float32}}"
     with answering(tmp_path, Case(settings, [], [])) as server:
-        answer = server.predict({"records": [b64(b"\0\0\0\0\7" + avro(price=1.0, size=[], color="", clicked=None))]})
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert "does not give schema 7" in answer.json()["error"] or "is asked for" in answer.json()["error"]
+        body = json.dumps({"records": [b64(b"\0\0\0\0\7" + avro(price=1.0, size=[], color="", clicked=None))]})
+        for sent in (body, body.replace('"r', '"\\u0072'), body.encode("utf-16-le")):
+            answer = server.predict(sent)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            # The registry's address is for the log.
+            assert answer.json() == {"error": "the schema of a record is not known yet; ask again later"}
+    waited = [record for record in caplog.records if record.name.endswith("record_inputs")]
+    assert ["127.0.0.1:1" in record.getMessage() for record in waited] == [True] * 3
+    # The HTTP side's own thread waits for no registry.
+    assert all((record.threadName or "").startswith("json") for record in waited)
 
 
 @pytest.mark.parametrize(
