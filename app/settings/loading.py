@@ -12,7 +12,9 @@ from app.settings.errors import SettingsError
 from app.settings.root import Settings
 from app.settings.section import FOLDER, Section
 from app.settings.sections.kafka import KafkaSettings
+from app.settings.sections.records import told_answers
 from app.settings.sections.registry import RegistrySettings
+from app.settings.sections.windows import without_length
 from app.settings.spelling import dotted
 from app.settings.validation_errors import Places, describe
 from app.settings.yaml_file import Document, Key, read_yaml
@@ -53,7 +55,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, *, name: st
     if settings is None or overrides.unknown or overrides.strays.misspelled:
         raise SettingsError(describe(Settings, error, places)) from None
     origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
-    return Loaded(settings, origins, tuple(_warnings(overrides)))
+    return Loaded(settings, origins, tuple(_warnings(settings, overrides)))
 
 
 class _KafkaAlone(Section):
@@ -100,7 +102,10 @@ def load_registry(folder: Path, urls: str | None, environ: Mapping[str, str] | N
     return settings.records.registry
 
 
-def _warnings(overrides: Overrides) -> Iterator[str]:
+def _warnings(settings: Settings, overrides: Overrides) -> Iterator[str]:
+    yield from told_answers(settings.records)
+    if (sentence := without_length(settings.windows)) is not None:
+        yield sentence
     for name, similar in overrides.strays.ignored.items():
         hint = "" if similar is None else f"; did you mean {similar}?"
         yield f"environment {name} is ignored, because it names no setting{hint}"

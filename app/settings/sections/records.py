@@ -1,6 +1,6 @@
 """`records`: what a record holds. `to_schema` turns it into the schema that decoding and the dataset go by."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -142,21 +142,6 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _no_feature_tells_the_label(self) -> Self:
-        found = to_schema(self)
-        features = {field.source: field.name for field in found.features}
-        # A later value of a feature may well be predicted.
-        for label in (label for label in found.labels if not label.ahead and label.source in features):
-            raise SettingError(
-                "label",
-                f"the feature {features[label.source]!r} reads the same field {label.source!r} of a record, which "
-                "tells the model the answer; leave that feature out. To predict a later value of it, write "
-                "windows.length and ahead; for an autoencoder, or a label that preprocess makes of features, leave the "
-                "label out",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _lengths_have_names_of_their_own(self) -> Self:
         kept = [name for field in to_schema(self).features for name in (field.name, field.length or "")]
         if taken := [name for name in kept if name.endswith(RAGGED)]:
@@ -249,6 +234,20 @@ def to_schema(records: RecordsSettings) -> Schema:
         weight=None if weight is None else weight.to_field(),
         event_time=None if event_time is None else event_time.to_field(),
     )
+
+
+def told_answers(records: RecordsSettings) -> Iterator[str]:
+    """Yield a sentence for each label that a feature tells; only `preprocess` could drop that feature."""
+    found = to_schema(records)
+    features = {field.source: field.name for field in found.features}
+    # A later value of a feature may well be predicted.
+    for label in (label for label in found.labels if not label.ahead and label.source in features):
+        yield (
+            f"records.label: the feature {features[label.source]!r} reads the same field {label.source!r} of a record, "
+            "which tells the model the answer, unless preprocess drops it: leave that feature out. To predict a later "
+            "value of it, write windows.length and ahead; for an autoencoder, or a label that preprocess makes of "
+            "features, leave the label out"
+        )
 
 
 def to_layout(records: RecordsSettings) -> CsvLayout:

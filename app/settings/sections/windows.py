@@ -1,10 +1,10 @@
 """`windows`: records become sequences of the last ones of their key. `to_windows` makes of it what shaping goes by."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from app.settings.section import Count, Section, SettingError
+from app.settings.section import Count, Section
 from app.settings.sections.records import RecordsSettings, to_schema
 from app.settings.units import Size
 from pipelines.schema import Schema
@@ -67,18 +67,17 @@ class WindowSettings(Section):
         64, ge=4, le=2**16, description="A longer text is cut to so many bytes in a sequence, and counted as truncated."
     )
 
-    @model_validator(mode="after")
-    def _has_a_length(self) -> Self:
-        # An explicit null switches windows off and leaves the rest of them as it is.
-        others = self.model_fields_set - {"length"}
-        if others and "length" not in self.model_fields_set:
-            name = next(name for name in type(self).model_fields if name in others)
-            raise SettingError(
-                name,
-                "this says how records become sequences, and none are made without a length; write length, the number "
-                "of records of a sequence, or leave it out",
-            )
-        return self
+
+def without_length(windows: WindowSettings) -> str | None:
+    """Return a sentence on what is said of windows if none are made; None if all of it has an effect."""
+    # An explicit null switches windows off and leaves the rest of them as it is.
+    if "length" in windows.model_fields_set or not windows.model_fields_set:
+        return None
+    name = next(name for name in type(windows).model_fields if name in windows.model_fields_set)
+    return (
+        f"windows.{name} has no effect: it says how records become sequences, and none are made without a length; "
+        "write length, the number of records of a sequence, or leave it out"
+    )
 
 
 def to_windows(windows: WindowSettings, records: RecordsSettings) -> WindowLayout | None:
