@@ -18,6 +18,7 @@ from training.model.proof.augment_proof import draws_by_seed
 from training.model.proof.metric_proof import states_add_up
 from training.model.proof.preprocess_proof import repeats_itself, row_by_row
 from training.model.proof.proof import Finding, ModelProof
+from training.model.setup.build_errors import without_mean
 from training.model.setup.keras_options import without_effect
 from training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from training.model.setup.strategy import DeviceOptions
@@ -49,7 +50,7 @@ def build_learner(
     filled, and no row is learnt again.
     """
     learner = make_learner(load(model_file(settings)), settings, samples, group, replay=replay)
-    for sentence in without_effect(learner.model):
+    for sentence in (*without_effect(learner.model), *without_mean(learner.model)):
         log.warning("model.build: %s", sentence)
     trace(learner, settings)
     return learner

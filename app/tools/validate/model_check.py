@@ -32,6 +32,7 @@ from training.model.learner import Learner
 from training.model.probes.probe_batches import Probe
 from training.model.probes.probe_rows import ReadSample
 from training.model.proof.proof import Finding
+from training.model.setup.build_errors import without_mean
 from training.model.setup.model_file import load
 
 _OURS = frozenset({"app", "consumers", "pipelines", "training"})
@@ -177,6 +178,7 @@ def _proven(finding: Finding, *, lenient: bool) -> CheckResult:
 
 def _advice(learner: Learner) -> Iterator[CheckResult]:
     """Warn about what a start accepts and a long stream will punish."""
+    yield from (warn("model", sentence) for sentence in without_mean(learner.model))
     rate = getattr(learner.model.optimizer, "_learning_rate", None)
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         first, late = float(rate(0)), float(rate(_MANY_STEPS))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.service.model_setup import build_learner
 from app.settings import Settings, load
 from app.tools.validate import CheckOutcome
 from app.tools.validate.model_check import model_checks
@@ -50,3 +51,17 @@ def test_validate_names_the_metric_that_the_model_is_judged_by(
     (check,) = [check for check in model_checks(settings_of(live)) if check.name == "metrics"]
     assert check.outcome is outcome
     assert detail in check.detail
+
+
+def test_validate_and_a_start_warn_of_a_normalization_that_changes_nothing(
+    settings_of: Callable[[str], Settings], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, told = settings_of("{}"), "layer scaled (Normalization) has no mean and variance, so it changes nothing"
+    unscaled = "keras.layers.Reshape((1,))(price)"
+    scaled = f"keras.layers.Normalization(name='scaled')({unscaled})"
+    (tmp_path / "model.py").write_text(MODEL.replace(unscaled, scaled).replace('["mae", gini]', '["mae"]'))
+    checks = [*model_checks(settings)]
+    assert CheckOutcome.FAIL not in {check.outcome for check in checks}
+    assert [check.outcome for check in checks if told in check.detail] == [CheckOutcome.WARN]
+    build_learner(settings)
+    assert told in caplog.text

@@ -3,6 +3,7 @@
 Pure inspection; runs while the model is built.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,10 +15,20 @@ _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 
 def unadapted(model: Any) -> str | None:
-    """Return which layer waits to be adapted to data, and the way out; None where none does."""
+    """Return which lookup waits to be adapted to data, and the way out; None where none does."""
     layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
-    lookup = next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
-    return lookup or next((_no_mean(layer) for layer in layers if _lacks_mean(layer)), None)
+    return next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
+
+
+def without_mean(model: Any) -> Iterator[str]:
+    """Yield a sentence for each layer of the built model that changes nothing, as it was not adapted to data."""
+    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    for name in [layer.name for layer in layers if _lacks_mean(layer)]:
+        yield (
+            f"layer {name} (Normalization) has no mean and variance, so it changes nothing, and a stream has no first "
+            "pass to adapt it: give it mean=… and variance=…, adapt it or load its weights in build_model, or use "
+            "LayerNormalization"
+        )
 
 
 def explained(model: Any, error: BaseException) -> str | None:
@@ -47,14 +58,6 @@ def _lacks_mean(layer: Any) -> bool:
     if not isinstance(layer, keras.layers.Normalization) or not layer.built or layer.input_mean is not None:
         return False
     return not np.any(np.asarray(layer.adapt_mean)) and bool(np.all(np.asarray(layer.adapt_variance) == 1))
-
-
-def _no_mean(layer: Any) -> str:
-    return (
-        f"layer {layer.name} (Normalization) has no mean and variance, so it changes nothing, and a stream has no "
-        "first pass to adapt it: give it mean=… and variance=…, adapt it to data of your own in build_model, or use "
-        "LayerNormalization"
-    )
 
 
 def _no_ragged(layer: Any) -> str:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from pipelines.schema import Field, Schema
 from tests.training.conftest import FEATURES, SCHEMA, MakeLearner, mlp
 from training.errors import ModelError, gist
+from training.model.setup.build_errors import without_mean
 from training.model.setup.keras_options import without_effect
 
 pytestmark = pytest.mark.tensorflow
@@ -61,11 +62,6 @@ def recurrent() -> Any:
     [
         (unadapted, TEXT, r"layer words \(TextVectorization\) has no vocabulary.*give it vocabulary="),
         (lambda: lookup(max_tokens=100), TEXT, r"layer ads \(StringLookup\) has no vocabulary.*give it vocabulary="),
-        (
-            lambda: normalized(adapted=False),
-            SCHEMA,
-            r"layer scaled \(Normalization\) has no mean and variance.*give it mean=",
-        ),
         (recurrent, RAGGED, r"layer memory \(LSTM\) takes no ragged input: give the feature pad"),
     ],
 )
@@ -89,6 +85,12 @@ def test_a_layer_without_a_vocabulary_is_refused_before_tensorflow_says_so_by_ro
 )
 def test_a_layer_that_build_model_adapts_is_taken(learner_of: MakeLearner, build: Any, schema: Schema) -> None:
     assert learner_of(build, schema=schema).model.built
+
+
+def test_a_normalization_without_a_mean_is_taken_and_warned_of(learner_of: MakeLearner) -> None:
+    (warning,) = without_mean(learner_of(lambda: normalized(adapted=False)).model)
+    assert warning.startswith("layer scaled (Normalization) has no mean and variance, so it changes nothing")
+    assert [*without_mean(learner_of(lambda: normalized(adapted=True)).model)] == []
 
 
 def feature_space() -> Any:
