@@ -11,6 +11,7 @@ from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.dead_letters.reader import newest_letters
+from consumers.errors import SourceError
 from consumers.kafka.options import KafkaOptions
 from tests.conftest import WaitFor
 from tests.integration.test_dead_letters import letter
@@ -42,17 +43,37 @@ async def _change(servers: str, request: type[CreateAclsRequest | DeleteAclsRequ
         await admin.close()
 
 
+def _options(servers: str, topic: str) -> KafkaOptions:
+    return KafkaOptions(bootstrap_servers=(servers,), topics=(topic,), group_id="g", request_timeout_ms=2000)
+
+
+def _refused(servers: str, topic: str) -> bool:
+    """Return whether a start is refused, with the right that is missing and the command that grants it."""
+    sink = KafkaDeadLetters(_options(servers, topic), DeadLetterOptions(topic=topic))
+    try:
+        sink.start(30)
+    except SourceError as error:
+        return f"Permit Write: kafka-acls.sh --bootstrap-server {servers}" in str(error)
+    assert sink.stop(10) == 0
+    return False
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_letters_that_may_not_be_written_wait_and_are_sent_once_they_may(
-    servers: str, operation: str, wait_for: WaitFor
-) -> None:
+def test_a_start_is_refused_where_letters_may_not_be_written(servers: str, operation: str, wait_for: WaitFor) -> None:
     topic, code = f"denied-{operation}", OPERATIONS[operation]
     create_topic(servers, topic)
     asyncio.run(_change(servers, CreateAclsRequest, topic, code))
-    kafka = KafkaOptions(bootstrap_servers=(servers,), topics=(topic,), group_id="g", request_timeout_ms=2000)
-    sink = KafkaDeadLetters(kafka, DeadLetterOptions(topic=topic))
+    wait_for(lambda: _refused(servers, topic), 30)
+
+
+def test_letters_that_may_no_more_be_written_wait_and_are_sent_once_they_may(servers: str, wait_for: WaitFor) -> None:
+    topic, code = "denied-later", OPERATIONS["write"]
+    create_topic(servers, topic)
+    sink = KafkaDeadLetters(_options(servers, topic), DeadLetterOptions(topic=topic))
     sink.start(30)
     try:
+        asyncio.run(_change(servers, CreateAclsRequest, topic, code))
+        wait_for(lambda: _refused(servers, topic), 30)  # so the list is in force
         sink.put(letter(7))
         wait_for(lambda: "TopicAuthorizationFailedError" in (sink.statistics().last_error or ""), 30)
         wait_for(lambda: sink.stalled_s > 2, 30)
@@ -61,5 +82,5 @@ def test_letters_that_may_not_be_written_wait_and_are_sent_once_they_may(
         assert sink.wait_acknowledged(1, 30)
     finally:
         assert sink.stop(10) == 0
-    (found,) = newest_letters(kafka, 10).newest
+    (found,) = newest_letters(_options(servers, topic), 10).newest
     assert found.ours["offset"] == "7"
