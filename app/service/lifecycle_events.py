@@ -1,22 +1,27 @@
 """Events about the service itself: how it started, and how it ended. Pure but for the event; runs anywhere."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from consumers.error_texts import first_clause
 from training.checkpoints.manifest import Manifest, SaveReason
+from training.model.setup.model_code import is_code_of
 from training.telemetry.events import EventKind, ReportEvent, Severity
 
 _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
 
 
-def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) -> None:
+def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any], model: Path) -> None:
     """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
     begins = manifest.reason == SaveReason.START and manifest.step == 0
     how = _beginning(manifest) if begins else "Started again, and resumed from"
     tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     then = manifest.provenance
-    changed = [name for key, name in _OF_INTEREST.items() if key in then and then[key] != now.get(key)]
+    same = {key for key in _OF_INTEREST if key not in then or then[key] == now.get(key)}
+    if is_code_of(model, then.get("model_sha256", "")):
+        same.add("model_sha256")
+    changed = [name for key, name in _OF_INTEREST.items() if key not in same]
     if changed:
         text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
         tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)

@@ -294,7 +294,7 @@ class Service:
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log_ignored(self.settings, manifest)
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
-        tell_started(self.events.report, manifest, saving.provenance)
+        tell_started(self.events.report, manifest, saving.provenance, self.settings.model.build.file)
         return saving, CrashGuard.of(lease, manifest.number, self.settings.training.pause_after_crashes)
 
     def _first_offsets(self, source: KafkaSource) -> Mapping[Partition, int]:

@@ -26,7 +26,7 @@ from training.model.export.saved_model import ServedModel, require_servable
 from training.model.probes.probe_batches import Probe
 from training.model.probes.probe_rows import ProbeRows
 from training.model.setup import model_file as model_code
-from training.model.setup.model_code import model_sha256, named
+from training.model.setup.model_code import is_code_of, named
 from training.model.weights.weights import PART, model_with_weights
 
 ROWS = 256
@@ -105,7 +105,7 @@ def _require_same_code(settings: Settings, manifest: Manifest) -> None:
     """Raise ModelError where the model file is not the one that learnt: its `preprocess` would be another's."""
     then = manifest.provenance.get("model_sha256")
     file = settings.model.build.file
-    if then is not None and then != model_sha256(file):
+    if then is not None and not is_code_of(file, then):
         raise ModelError(
             f"model.build: {named(file)} is not the file that checkpoint {manifest.number} was "
             f"learnt by (SHA-256 {str(then)[:12]}): bring that one back, or export one that this one has learnt"

@@ -52,6 +52,8 @@ _AN_IDENTITY = "an identity: most of its values come only once; name it with --f
 _CONSTANT = "the same value in every record; name it with --features if that will change"
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
+_GREATEST_INT64 = 2**63 - 1
+_BEYOND_INT64 = "whole numbers beyond int64, in which categories are read; send it as a text to learn from it"
 _NUMERIC = {int, float}
 _CLOCK, _ZONE = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"(Z|[+-]\d\d(:?\d\d)?)"
 _WRITTEN_TIME = re.compile(rf"\d{{4}}-\d\d-\d\d({_CLOCK}{_ZONE}?)?", re.IGNORECASE)
@@ -273,13 +275,16 @@ def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     for form, size in {"ms": 1, **_FINER}.items():
         if all(_MS_FROM * size <= value <= _MS_TO * size for value in finite):
             return replace(look, kind=ColumnKind.TIME, why=f"a time in {form} since 1970", form=form)
-    return _identity_or_number(look, len(distinct), len(finite))
+    fit = _nearly_all(finite, lambda value: abs(value) <= _GREATEST_INT64)
+    return _identity_or_number(look, len(distinct), len(finite), fit=fit)
 
 
-def _identity_or_number(look: ColumnLook, distinct: int, count: int) -> ColumnLook:
-    """Return what whole numbers are that are no times, by how many different ones there are."""
+def _identity_or_number(look: ColumnLook, distinct: int, count: int, *, fit: bool) -> ColumnLook:
+    """Return what whole numbers are that are no times, by how many different ones there are, and if int64 has them."""
     if distinct == count >= _MANY_ROWS:
         return replace(look, kind=ColumnKind.UNFIT, why="another number in every record")
+    if not fit:
+        return replace(look, kind=ColumnKind.UNFIT, why=_BEYOND_INT64) if look.names_things else look
     if look.names_things:
         why = _AN_IDENTITY if distinct > _MOST_OF_AN_IDENTITY * count and count >= _MANY_ROWS else ""
         return replace(look, kind=ColumnKind.CATEGORY, why=why)

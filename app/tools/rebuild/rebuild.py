@@ -36,7 +36,7 @@ from training.history.state_differences import first_difference
 from training.ledger.ledger import NAME, Ledger
 from training.model.learner import Learner
 from training.model.setup.cores import usable_cores
-from training.model.setup.model_code import named
+from training.model.setup.model_code import is_code_of, named
 from training.trainer.relearning import Relearning, Relearnt, release
 from training.trainer.state import Progress
 
@@ -253,11 +253,11 @@ def _origin(store: CheckpointStore, chain: Chain) -> Origin:
 
 def _remarks(loaded: Loaded, chain: Chain) -> list[str]:
     """Raise where model.py has changed; return which versions have."""
-    now = provenance_of(loaded, None)
+    now, file = provenance_of(loaded, None), loaded.settings.model.build.file
     for segment in chain.segments():
-        if segment.model_sha256 not in {None, now["model_sha256"]}:
+        if segment.model_sha256 is not None and not is_code_of(file, segment.model_sha256):
             raise NotRebuildableError(
-                f"checkpoint {segment.number} was learnt by another {named(loaded.settings.model.build.file)} (SHA-256 "
+                f"checkpoint {segment.number} was learnt by another {named(file)} (SHA-256 "
                 f"{str(segment.model_sha256)[:12]}): bring that one back, or rebuild a checkpoint before it"
             )
     then = chain.last.versions

@@ -124,6 +124,24 @@ def test_fields_that_tell_nothing_of_a_record_are_left_out_with_the_reason() -> 
     assert [(column.source, column.why) for column in named.features] == [("card_token", ""), ("event", "")]
 
 
+def test_whole_numbers_beyond_int64_are_numbers_and_no_identities(tmp_path: Path) -> None:
+    rows = [
+        {"user_id": 2**63 + at % 9, "few": 2**64 - 2**60 * (at % 4), "near": 2**62 + at % 4, "yes": at % 2}
+        for at in range(120)
+    ]
+    # One value beyond it is one record that is set aside.
+    rows[7]["near"] = 2**63
+    values = [json.dumps(row).encode() for row in rows]
+    look = look_at(values)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes"))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    records = load(tmp_path / "millrace.yaml", {}).settings.records
+    assert {name: field.dtype for name, field in records.features.items()} == {"few": "float32", "near": "int64"}
+    assert [one.offset for one in decode_chunk(chunk_of(values), to_decoder(records)).refused] == [7]
+    (left,) = [column for column in columns_of(rows) if column.source == "user_id"]
+    assert left.why.startswith("whole numbers beyond int64, in which categories are read")
+
+
 def test_few_values_of_another_kind_do_not_hide_what_a_field_holds() -> None:
     row = {"size": 1.5, "at": "2026-11-21T03:00:00Z", "name": "a", "scan": "iVBORw0KGgo=", "seen": True}
     rows: list[dict[str, Any]] = [

@@ -51,6 +51,14 @@ def beside_sha256(path: Path) -> dict[str, str]:
     return {name: hashlib.sha256(names[name].read_bytes()).hexdigest() for name in sorted(names)}
 
 
+def is_code_of(path: Path, sha256: str) -> bool:
+    """Return whether a checkpoint's `model_sha256` is that of this code, as far as it tells.
+
+    Earlier versions knew of no files beside the model file, which it imported by PYTHONPATH, and hashed it alone.
+    """
+    return sha256 in {model_sha256(path), hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
 def named(path: Path) -> str:
     """Return how to call a model's code: by the file, and by what stands beside it of which its hash is made."""
     beside = ", ".join(beside_sha256(path))

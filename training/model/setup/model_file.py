@@ -89,12 +89,16 @@ def _import(path: Path) -> ModuleType:
     try:
         code.run()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}{_ours(error, path)}") from error
+        raise ModelError(
+            f"model.build: {path} does not import: {_where(error, path)}{_way_out(error, path)}"
+        ) from error
     return code.module
 
 
-def _ours(error: BaseException, path: Path) -> str:
-    """Return the way out where the file imports what stands beside it under the name of a package of ours."""
+def _way_out(error: BaseException, path: Path) -> str:
+    """Return what to do about an import that is relative, or of what bears the name of a package of ours."""
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return f"; write `from helper import x` in the place of `from .helper import x`: {path.name} is no package"
     name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if name not in OURS or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
         return ""

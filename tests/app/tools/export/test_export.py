@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 
 from app.cli.export import in_words
 from app.settings import Loaded
+from tests.app.checkpoint_history import folder_in
 from tests.app.tools.export.exported_model import CONFIG, MODEL, project
+from tests.app.tools.test_rebuild_plan import _segment
 from tests.training.checkpoints.small_volume import make_read_only, small_volume
 from training.checkpoints.folder import Folder
 from training.checkpoints.pins import Pins
+from training.checkpoints.store import CheckpointStore
 from training.errors import ExportRefusedError, MissingCheckpointError, ModelError
+from training.history.journal_chain import Chain
 
 pytestmark = pytest.mark.tensorflow
 RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['price'])) * RATES.lookup")
@@ -107,6 +112,30 @@ def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> N
     (tmp_path / "model.py").write_text(MODEL.replace("log1p", "log"))
     with pytest.raises(ModelError, match=r"model.py is not the file that checkpoint 0 was learnt by"):
         export_checkpoint(loaded, 0, folder_of(loaded.settings))
+
+
+def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_model(tmp_path: Path) -> None:
+    from app.service.lifecycle_events import tell_started
+    from app.service.provenance import provenance_of
+    from app.tools.export.export_inputs import _require_same_code
+    from app.tools.rebuild.rebuild import _remarks
+
+    (tmp_path / "helper.py").write_text("")
+    # Earlier versions found the helper by PYTHONPATH, so their checkpoints have the hash of the file alone.
+    loaded = project(tmp_path, model=f"import helper\n{MODEL}", saves=0)
+    path, told = loaded.settings.model.build.file, list[str]()
+    manifest, now = CheckpointStore(folder_in(tmp_path)).manifest(0), provenance_of(loaded, None)
+    assert now["model_sha256"] != manifest.provenance["model_sha256"]
+    _require_same_code(loaded.settings, manifest)
+    made = replace(_segment(0, [], {}, []), model_sha256=manifest.provenance["model_sha256"])
+    chain = Chain(number=0, base=0, beginning=None, numbers=[0], blocks=0, rows=0, read=lambda _: made)
+    assert _remarks(loaded, chain) == []
+    then = replace(manifest, provenance={**now, "model_sha256": manifest.provenance["model_sha256"]})
+    tell_started(lambda _kind, text, *_, **__: told.append(text), then, now, path)
+    assert [text for text in told if "Changed" in text] == []
+    path.write_text(f"{path.read_text()}# changed\n")
+    tell_started(lambda _kind, text, *_, **__: told.append(text), then, provenance_of(loaded, None), path)
+    assert "Changed since checkpoint 0: model.py." in told
 
 
 @pytest.mark.slow

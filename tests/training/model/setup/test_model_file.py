@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipelines.schema import Field, Schema
 from tests.training.conftest import FEATURES, MakeLearner, mlp
 from training.errors import ModelError
-from training.model.setup.model_code import beside_sha256
+from training.model.setup.model_code import beside_sha256, is_code_of
 from training.model.setup.model_file import LoadedModelFile, ModelFile, load
 
 pytestmark = pytest.mark.tensorflow
@@ -222,6 +222,14 @@ def test_a_users_package_of_our_name_is_said_to_be_in_the_way(name: str, tmp_pat
     )
 
 
+def test_a_relative_import_in_the_model_file_is_told_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("UNITS = 3\n")
+    line = _told(tmp_path, f"from .helper import UNITS\n{GOOD}")
+    assert line.endswith(
+        "(line 1); write `from helper import x` in the place of `from .helper import x`: model.py is no package"
+    )
+
+
 def test_a_library_finds_no_file_beside_the_model(tmp_path: Path) -> None:
     source = _with_files(
         tmp_path, {"model.py": f"import helper\n{GOOD}", "helper.py": "", "wave.py": "raise OSError\n"}
@@ -246,6 +254,16 @@ def test_what_a_model_imports_beside_itself_is_in_its_hash(tmp_path: Path) -> No
     assert len({*hashes}) == 4
     (tmp_path / "notes.py").write_text("# not imported\n")
     assert source.sha256 == hashes[-1]
+
+
+def test_the_hash_of_the_file_alone_is_that_of_its_code_as_earlier_versions_wrote_it(tmp_path: Path) -> None:
+    source = _with_files(tmp_path, _files(3))
+    earlier = hashlib.sha256(source.path.read_bytes()).hexdigest()
+    assert earlier != source.sha256
+    assert [is_code_of(source.path, sha256) for sha256 in (earlier, source.sha256, "f0")] == [True, True, False]
+    changed = source.sha256
+    (tmp_path / "helper.py").write_text("UNITS = 1\n")
+    assert not is_code_of(source.path, changed)
 
 
 def test_of_a_long_message_the_first_line_is_told(tmp_path: Path) -> None:
