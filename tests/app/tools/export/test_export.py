@@ -19,6 +19,7 @@ from training.checkpoints.pins import Pins
 from training.checkpoints.store import CheckpointStore
 from training.errors import ExportRefusedError, MissingCheckpointError, ModelError
 from training.history.journal_chain import Chain
+from training.telemetry.events import Events
 
 pytestmark = pytest.mark.tensorflow
 RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['price'])) * RATES.lookup")
@@ -123,7 +124,7 @@ def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_mod
     (tmp_path / "helper.py").write_text("")
     # Earlier versions found the helper by PYTHONPATH, so their checkpoints have the hash of the file alone.
     loaded = project(tmp_path, model=f"import helper\n{MODEL}", saves=0)
-    path, told = loaded.settings.model.build.file, list[str]()
+    path, events = loaded.settings.model.build.file, Events()
     manifest, now = CheckpointStore(folder_in(tmp_path)).manifest(0), provenance_of(loaded, None)
     assert now["model_sha256"] != manifest.provenance["model_sha256"]
     _require_same_code(loaded.settings, manifest)
@@ -131,11 +132,11 @@ def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_mod
     chain = Chain(number=0, base=0, beginning=None, numbers=[0], blocks=0, rows=0, read=lambda _: made)
     assert _remarks(loaded, chain) == []
     then = replace(manifest, provenance={**now, "model_sha256": manifest.provenance["model_sha256"]})
-    tell_started(lambda _kind, text, *_, **__: told.append(text), then, now, path)
-    assert [text for text in told if "Changed" in text] == []
+    tell_started(events.report, then, now, path)
+    assert [event.text for event in events.since() if "Changed" in event.text] == []
     path.write_text(f"{path.read_text()}# changed\n")
-    tell_started(lambda _kind, text, *_, **__: told.append(text), then, provenance_of(loaded, None), path)
-    assert "Changed since checkpoint 0: model.py." in told
+    tell_started(events.report, then, provenance_of(loaded, None), path)
+    assert "Changed since checkpoint 0: model.py." in [event.text for event in events.since()]
 
 
 @pytest.mark.slow
