@@ -1,29 +1,17 @@
-"""Lowers the priority of this process, and of no other: for work that must not slow a trainer beside it."""
+"""Lowers the priority of a process, and of no other: for work that must not slow a trainer beside it."""
 
-import logging
 import os
-from pathlib import Path
+from contextlib import suppress
 
-log = logging.getLogger(__name__)
-_NICE = 12
-"""About a fifteenth of what a trainer gets that wants all cores, and all that is idle otherwise.
-
-With 10 a trainer on two busy cores kept 0.90 of its CPU time beside an export when measured (2026-11-25): no room.
-"""
-_AUTOGROUP = Path("/proc/self/autogroup")
+NICE = 19
+"""The lowest: beside a trainer that leaves no core idle the process still has a seventieth of one."""
 
 
-def give_way() -> None:
-    """Have this process and its children give way to others.
+def give_way(pid: int = 0) -> None:
+    """Have this process, or a child that has just begun, give way to the others of its session.
 
-    Where Linux groups processes by session, a process's own number counts within its session only, and the session has
-    another one. That number is lowered by the process that leads the session alone: in a terminal, or in a trainer's
-    session, it would slow every other process there, for good.
+    Where Linux groups processes by session, the session has a number of its own (`/proc/self/autogroup`). It is left
+    alone: it is that of the terminal, or of the trainer, too.
     """
-    os.nice(_NICE)
-    if os.getsid(0) != os.getpid():
-        return
-    try:
-        _AUTOGROUP.write_text(str(_NICE))
-    except OSError:
-        log.debug("this system does not group processes by session")
+    with suppress(ProcessLookupError):  # the child has ended
+        os.setpriority(os.PRIO_PROCESS, pid, NICE)

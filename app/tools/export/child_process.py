@@ -14,6 +14,7 @@ from pathlib import Path
 
 from app.service.exporting import ExportVerdict
 from app.tools.child_process.die_with_parent import dying_with_parent
+from app.tools.child_process.priority import give_way
 from app.tools.child_process.python_program import millrace_command, worker_environment
 
 _LOOK_S = 0.2
@@ -35,8 +36,9 @@ class ExportProcess:
             stderr=subprocess.PIPE,
             text=True,
             env=worker_environment({}),
-            start_new_session=True,  # the session's priority is the child's to lower, and a group to be killed
+            process_group=0,  # to be killed with what it starts; its session stays the trainer's
         )
+        give_way(child.pid)  # from its first moment, as importing TensorFlow is most of its work
         ends_at = time.monotonic() + within_s
         while True:
             try:
