@@ -463,7 +463,8 @@ def main() -> None:
     report = json.loads(given.source.read_text()) if given.source.exists() else {}
     figures = kept(given.figures)
     if new := taken(report) if report else {}:
-        figures = keep(new, given.figures)
+        parts = ("case.", "stage.", "peer.", "stream.")
+        figures = keep(new, given.figures, whole=tuple(p for p in parts if any(name.startswith(p) for name in new)))
     elif report:
         why = (report.get("validity") or {}).get("why")
         print(f"{given.source}: no figure is taken: the run is not valid ({why})", file=sys.stderr)

@@ -33,7 +33,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_lane_takes_a_file_as_a_whole_unless_it_is_long_and_its_tests_share_nothing() -> None:
+def test_a_lane_takes_a_whole_file_unless_it_is_long_and_shares_nothing() -> None:
     assert lanes.share_of(f"{READS}::test_one[a]") == READS
     assert lanes.share_of(f"{KILLS}::test_one") == KILLS, "its tests look at one campaign"
     assert lanes.share_of("tests/faults/test_network.py::test_one") == lanes.share_of(
@@ -116,7 +116,7 @@ def test_a_changed_module_reaches_the_tests_that_import_it_by_way_of_others() ->
     assert "tests/training/ledger/test_ledger.py" in changed.reached(["consumers/errors.py"])
 
 
-def test_a_changed_conftest_reaches_the_tests_below_it_and_that_of_all_tests_everything() -> None:
+def test_a_changed_conftest_reaches_the_tests_below_it() -> None:
     below = set(changed.reached(["tests/app/cli/conftest.py"])) - set(changed.laws())
     assert "tests/app/cli/test_cli.py" in below
     assert "tests/training/ledger/test_ledger.py" not in below

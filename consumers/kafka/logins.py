@@ -56,20 +56,20 @@ async def wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str, int]] 
     Returns None where none refuses us; a broker that is away, or silent for some seconds, refuses nothing.
     """
     hosts = tuple(brokers) or [(host, port) for host, port, _ in collect_hosts(list(options.bootstrap_servers))]
-    knocks = [asyncio.ensure_future(_Door(options, host, port).fault()) for host, port in hosts]
+    checks = [asyncio.ensure_future(_BrokerCheck(options, host, port).fault()) for host, port in hosts]
     try:
-        done, _ = await asyncio.wait(knocks, timeout=_WITHIN_S)
+        done, _ = await asyncio.wait(checks, timeout=_WITHIN_S)
     finally:
-        for knock in knocks:
-            knock.cancel()
-        await asyncio.gather(*knocks, return_exceptions=True)
-    for (host, port), knock in zip(hosts, knocks, strict=True):
-        if knock in done and (fault := knock.result()):
+        for check in checks:
+            check.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+    for (host, port), check in zip(hosts, checks, strict=True):
+        if check in done and (fault := check.result()):
             return ConfigError(f"{host}:{port} {fault}")
     return None
 
 
-class LoginDoubt:
+class LoginDiagnosis:
     """Says of a Kafka that does not answer whether a login is refused; asks rarely, and keeps the answer meanwhile."""
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -91,8 +91,8 @@ class LoginDoubt:
         self._refused = None
 
 
-class _Door:
-    """One broker, and how we knock at it."""
+class _BrokerCheck:
+    """Finds out why one broker does not let us in."""
 
     def __init__(self, options: KafkaOptions, host: str, port: int) -> None:
         self._host, self._port = host, port

@@ -19,7 +19,7 @@ from consumers.handoff import SendEnd
 from consumers.kafka.client import GroupCommits, KafkaClient
 from consumers.kafka.commits import Committing
 from consumers.kafka.fetching import Fetching, Incarnation
-from consumers.kafka.logins import LoginDoubt
+from consumers.kafka.logins import LoginDiagnosis
 from consumers.kafka.offset_lookup import resolve_start, resolve_until
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Start, Until
@@ -232,7 +232,7 @@ class _LoopParts:
 
         The lookup itself is not cancelled when Kafka is silent: only a request that times out closes its connection.
         """
-        loop, doubt = asyncio.get_running_loop(), LoginDoubt(self._options)
+        loop, diagnosis = asyncio.get_running_loop(), LoginDiagnosis(self._options)
         while True:
             late = loop.call_later(_SILENT_S, self._meter.unanswered, f"no answer for {_SILENT_S:g} s")
             try:
@@ -243,10 +243,10 @@ class _LoopParts:
                 readable = await self.client.ends(led)
                 # Afterwards, so that no partition seems to end before the last record that may be read.
                 self._meter.ends(await self.client.high_watermarks(led), readable)
-                doubt.answered()
+                diagnosis.answered()
             except MillraceError as error:
                 # aiokafka only logs that a login is refused. A password may have been changed, and changed back.
-                self._meter.unanswered(await doubt.text_of(error))
+                self._meter.unanswered(await diagnosis.text_of(error))
             finally:
                 late.cancel()
             await asyncio.sleep(_WATCH_EVERY_S)

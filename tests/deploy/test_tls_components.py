@@ -110,7 +110,7 @@ def test_tokens_of_readers_are_mounted_where_the_docs_settings_look(own: Path) -
     assert settings.api.read_tokens_dir == Path(folder)
 
 
-def test_a_schema_registry_is_let_out_to_and_its_login_is_where_the_docs_settings_look(own: Path) -> None:
+def test_a_schema_registry_is_reached_and_its_login_is_where_the_docs_look(own: Path) -> None:
     in_the_config, in_the_overlay = blocks("Schema registry", "yaml")
     (own / "registry").mkdir()
     for name in ("password", "ca.crt"):
@@ -131,7 +131,7 @@ def test_a_schema_registry_is_let_out_to_and_its_login_is_where_the_docs_setting
     assert namespace["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "schema-registry"}
 
 
-def test_a_schema_registry_without_a_login_needs_no_secret_and_is_let_out_to_by_its_usual_ports(own: Path) -> None:
+def test_a_schema_registry_without_a_login_needs_no_secret_and_is_reached(own: Path) -> None:
     objects = with_components(own, "schema-registry")
     policy = only(objects, "NetworkPolicy", "millrace-schema-registry")["spec"]
     assert [port["port"] for rule in policy["egress"] for port in rule["ports"]] == [8081, 443]

@@ -85,9 +85,13 @@ def kept(file: Path = FILE) -> dict[str, Figure]:
     return {name: Figure(**told) for name, told in json.loads(file.read_text()).items()} if file.exists() else {}
 
 
-def keep(new: Figures, file: Path = FILE) -> dict[str, Figure]:
-    """Put figures into the file, in the place of those of the same name, and return all of it."""
-    after = dict(sorted((kept(file) | dict(new)).items()))
+def keep(new: Figures, file: Path = FILE, *, whole: tuple[str, ...] = ()) -> dict[str, Figure]:
+    """Put figures into the file, in the place of those of the same name, and return all of it.
+
+    Of the names that begin with one of `whole` only the new ones stay, as they are printed under one date.
+    """
+    before = {name: told for name, told in kept(file).items() if not whole or not name.startswith(whole)}
+    after = dict(sorted((before | dict(new)).items()))
     lines = [f"{json.dumps(name)}: {json.dumps(_said(told), ensure_ascii=False)}" for name, told in after.items()]
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return after

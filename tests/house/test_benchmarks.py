@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,28 @@ def test_every_kept_figure_says_where_it_comes_from_and_is_printed() -> None:
         assert told.commit, name
         assert told.command.startswith("make "), name
         assert f"`{name}`" in printed or "." in name, name
+
+
+def test_the_page_changes_with_each_figure_that_it_prints_under_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    text, figures = runpy.run_path(str(ROOT / "bench" / "report.py"))["text"], kept()
+    printed = text(figures)
+    dotted = [(name, told) for name, told in figures.items() if "." in name]
+    assert len(dotted) > 50
+    for name, told in dotted:
+        other = "another" if isinstance(told.value, str) else 7 + 3 * told.value
+        assert text({**figures, name: replace(told, value=other)}) != printed, name
+
+
+def test_a_case_that_a_newer_valid_run_lacks_is_printed_no_more(tmp_path: Path) -> None:
+    _report(tmp_path, PAGE)
+    _report(tmp_path, PAGE, cases={"other-json": CASE})
+    kept_now = json.loads((tmp_path / "figures.json").read_text())
+    assert [name for name in kept_now if name.startswith("case.")] == [
+        "case.other-json.cpu_us",
+        "case.other-json.records_per_s",
+    ]
+    assert "peer.river.accuracy" in kept_now
 
 
 @pytest.mark.parametrize(

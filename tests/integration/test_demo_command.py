@@ -69,9 +69,7 @@ def reached_s(port: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_demo_resumes_with_nothing_lost_or_learnt_twice_and_survives_a_drift(
-    tmp_path: Path, wait_for: WaitFor
-) -> None:
+def test_a_killed_demo_loses_nothing_repeats_nothing_and_survives_a_drift(tmp_path: Path, wait_for: WaitFor) -> None:
     folder, said = tmp_path / "demo", tmp_path / "first.log"
     with demo(folder, said) as process:
         wait_for(lambda: watched(process, said), PATIENCE_S)

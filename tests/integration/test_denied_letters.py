@@ -66,7 +66,7 @@ def test_a_start_is_refused_where_letters_may_not_be_written(servers: str, opera
     wait_for(lambda: _refused(servers, topic), 30)
 
 
-def test_letters_that_may_no_more_be_written_wait_and_are_sent_once_they_may(servers: str, wait_for: WaitFor) -> None:
+def test_letters_whose_right_is_taken_away_wait_and_are_sent_once_it_is_back(servers: str, wait_for: WaitFor) -> None:
     topic, code = "denied-later", OPERATIONS["write"]
     create_topic(servers, topic)
     sink = KafkaDeadLetters(_options(servers, topic), DeadLetterOptions(topic=topic))

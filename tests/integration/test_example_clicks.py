@@ -79,9 +79,7 @@ async def held(broker: str, topic: str, partitions: int) -> int:
 
 
 @pytest.mark.parametrize("example", ["clicks", "digits"])
-def test_the_producers_take_the_servers_of_the_environment_and_say_in_a_line_what_is_missing(
-    broker: str, example: str
-) -> None:
+def test_producers_take_the_environments_servers_and_name_what_is_missing(broker: str, example: str) -> None:
     def said(servers: str) -> str:
         command = [sys.executable, str(EXAMPLE.parent / example / "produce.py"), "--count", "1", "--topic", "not-there"]
         environment = {**os.environ, "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": servers}

@@ -42,7 +42,7 @@ _LONGEST_SIDE = 96
 """Larger images are drafted at this size: convolutions over more pixels learn too slowly on a processor."""
 _IDENTITY = re.compile(
     r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID"
-    r"|(.*_)?(key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)"
+    r"|(?i:(.*_)?(key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)(_?id)?)"
 )
 _NEARLY_ALL = 0.99
 """The share of a column's values that decides its kind; records with others are set aside."""

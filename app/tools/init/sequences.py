@@ -1,6 +1,5 @@
 """The key whose last records a draft learns from as a sequence, if the records show one. Pure."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +9,6 @@ from app.tools.init.record_look import Row
 
 LENGTH = 20
 """The records of a drafted sequence."""
-_LIKE_A_KEY = re.compile(
-    r"(.*_)?(id|key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)(_?id)?", re.IGNORECASE
-)
 _FEWEST_KEYS, _EACH_COMES = 5, 3
 """A key has at least this many values, and each comes this often on average."""
 _STEPS = frozenset({ColumnKind.NUMBER, ColumnKind.CATEGORY, ColumnKind.FLAG, ColumnKind.TEXT, ColumnKind.NUMBERS})
@@ -42,12 +38,7 @@ def sequences_of(rows: Sequence[Row], roles: Roles, partitions: int) -> Sequence
         distinct = len({*keys})
         full = len(keys) > len(rows) / 2 and not any(isinstance(key, bool) for key in keys)
         exact = column.kind in {ColumnKind.TEXT, ColumnKind.CATEGORY}
-        if (
-            full
-            and exact
-            and _LIKE_A_KEY.fullmatch(column.last)
-            and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES
-        ):
+        if full and exact and column.names_things and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
             whole = partitions == 1 or column.source == "$key" or column.source in twins
             found = Sequences(key=column, distinct=distinct, whole=whole)
             return found if found.steps(roles.features) else None

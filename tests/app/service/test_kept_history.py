@@ -129,7 +129,7 @@ def flipped(raw: bytes) -> bytes:
     ],
     ids=["a bit flipped", "cut off", "empty", "foreign", "of a later version"],
 )
-def test_a_file_that_cannot_be_used_is_left_out_with_one_line_and_stays_unless_it_is_damaged(
+def test_a_file_that_cannot_be_used_is_left_out_and_stays_unless_it_is_damaged(
     folder: Folder,
     learnt: Snapshot,
     caplog: pytest.LogCaptureFixture,
@@ -154,9 +154,7 @@ def test_a_file_that_cannot_be_used_is_left_out_with_one_line_and_stays_unless_i
     assert not stays or path.read_bytes() == spoilt
 
 
-def test_the_newest_file_of_another_version_stays_over_later_restarts_and_no_older_one(
-    folder: Folder, learnt: Snapshot
-) -> None:
+def test_only_the_newest_file_of_another_version_stays_over_later_restarts(folder: Folder, learnt: Snapshot) -> None:
     unknown = []
     for version in (b" 2\n", b" 3\n"):
         path = folder.history_of(filled(folder, learnt).lease.term)

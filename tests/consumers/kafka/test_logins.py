@@ -11,7 +11,7 @@ import pytest
 
 from consumers.errors import SourceError, UnreachableError
 from consumers.kafka import logins
-from consumers.kafka.logins import LoginDoubt, wrong_login
+from consumers.kafka.logins import LoginDiagnosis, wrong_login
 from consumers.kafka.options import KafkaOptions
 from tests.app.certificates import Authority
 
@@ -74,19 +74,19 @@ def test_a_login_is_doubted_only_while_kafka_does_not_answer_and_rarely(
 ) -> None:
     async def ask() -> None:
         async with speaking_tls(tmp_path) as (address, visits):
-            doubt, says = LoginDoubt(options(address)), f"{address} {SPEAKS_TLS}"
-            assert await doubt.text_of(SourceError("a record is too large")) == "a record is too large"
+            diagnosis, says = LoginDiagnosis(options(address)), f"{address} {SPEAKS_TLS}"
+            assert await diagnosis.text_of(SourceError("a record is too large")) == "a record is too large"
             assert not visits, "the error has nothing to do with logins"
-            assert await doubt.text_of(AWAY) == says
+            assert await diagnosis.text_of(AWAY) == says
             asked = len(visits)
-            assert await doubt.text_of(AWAY) == says
+            assert await diagnosis.text_of(AWAY) == says
             assert len(visits) == asked, "the answer is kept"
-            doubt.answered()
-            assert await doubt.text_of(AWAY) == "nobody answers"
+            diagnosis.answered()
+            assert await diagnosis.text_of(AWAY) == "nobody answers"
             monkeypatch.setattr(logins, "_AGAIN_AFTER_S", 0.0)
-            doubt = LoginDoubt(options(address))
+            diagnosis = LoginDiagnosis(options(address))
             for _ in range(2):
-                assert await doubt.text_of(AWAY) == says
+                assert await diagnosis.text_of(AWAY) == says
             assert len(visits) == 3 * asked, "it is asked again after a while"
 
     asyncio.run(ask())
