@@ -58,6 +58,7 @@ COPY consumers ./consumers
 COPY pipelines ./pipelines
 COPY training ./training
 COPY app ./app
+COPY millrace ./millrace
 RUN pip --python /opt/millrace/bin/python wheel --no-cache-dir --no-index --no-deps --no-build-isolation \
         --wheel-dir /wheel .
 

@@ -181,7 +181,7 @@ bench: $(READY) bench-before ## Speed against the frozen references, as ratios i
 
 bench-before: $(READY) ## Put the commit that `make bench` compares with, BENCH_BEFORE, into build/bench-before
 	@test -d $(BEFORE) || { git cat-file -e $(BENCH_BEFORE) && mkdir -p $(BEFORE) && \
-		git archive $(BENCH_BEFORE) app bench consumers pipelines training | tar -x -C $(BEFORE); } || \
+		git archive $(BENCH_BEFORE) | tar -x -C $(BEFORE); } || \
 		echo "make: $(BENCH_BEFORE) is not in this clone; fetch its history to compare with it" >&2
 
 bench-quick: $(READY) build/peers/river/.ready ## The same in one short round: does it run, and roughly how fast

@@ -9,14 +9,14 @@ import os
 import sys
 import threading
 
-from app.api.server import ApiServer
-from app.monitoring.ending import ending_of
-from app.monitoring.snapshot import take
-from app.service.beginning_again import begin_again
-from app.service.service import RunOptions, Service
-from app.service.signals import FORCED, Signals
-from app.settings import Loaded
-from consumers.errors import MillraceError
+from millrace.app.api.server import ApiServer
+from millrace.app.monitoring.ending import ending_of
+from millrace.app.monitoring.snapshot import take
+from millrace.app.service.beginning_again import begin_again
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.service.signals import FORCED, Signals
+from millrace.app.settings import Loaded
+from millrace.consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)
 _HURRIED_S = 1.0
@@ -43,7 +43,7 @@ def service_of(loaded: Loaded, options: RunOptions) -> Service:
     """Return the service: of this process alone, or of one worker of a group."""
     if loaded.settings.scale.workers == 1:
         return Service(loaded, options)
-    from app.service.group_service import GroupService  # noqa: PLC0415 - nothing of it is loaded for one process alone
+    from millrace.app.service.group_service import GroupService  # noqa: PLC0415 - nothing of it is loaded for one process alone
 
     return GroupService(loaded, options)
 

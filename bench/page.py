@@ -119,7 +119,7 @@ def measure(url: str, pid: int, seconds: float) -> dict[str, float]:
 @contextmanager
 def trainer(bootstrap: str) -> Iterator[tuple[str, int]]:
     """A trainer that has learnt a topic; where it answers, and its process."""
-    from app.tools.local_broker.broker import free_port
+    from millrace.app.tools.local_broker.broker import free_port
 
     run(Case("produce", "produce.py", {"bootstrap": bootstrap, "topic": _TOPIC, "format": "json", "records": RECORDS}))
     url = f"http://127.0.0.1:{free_port()}"

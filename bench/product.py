@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stages import StageClock, by_stage
 
-from app.service.logs import configure
-from app.service.running import Running
-from app.service.service import RunOptions, Service
-from app.settings import Loaded, load
-from training.telemetry.live_metrics import LiveSnapshot
-from training.telemetry.meter import Meter
+from millrace.app.service.logs import configure
+from millrace.app.service.running import Running
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.settings import Loaded, load
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.telemetry.meter import Meter
 
 CONFIGS = Path(__file__).parent / "configs"
 AT_MOST_S = 600.0

@@ -195,8 +195,8 @@ def broker(bootstrap: str | None, kafka: str | None = None) -> Iterator[str]:
     if bootstrap is not None:
         yield bootstrap
         return
-    from app.tools.local_broker import LocalBroker
-    from app.tools.local_broker.jars import KAFKA_VERSION
+    from millrace.app.tools.local_broker import LocalBroker
+    from millrace.app.tools.local_broker.jars import KAFKA_VERSION
 
     folder = BUILD / "bench" / f"broker-{kafka or KAFKA_VERSION}"
     try:

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from consumers.handoff import Handoff
-from consumers.kafka import fetching
-from consumers.kafka.fetch_door import ResultReader
-from pipelines.stream import decode
-from pipelines.stream.assemble import Assembler
-from pipelines.stream.dataset import Deliveries
-from pipelines.stream.feed import Feed
-from training.ledger.ledger import Ledger
-from training.model.learner import Learner
-from training.telemetry.live_metrics import LiveMetrics
-from training.trainer.saving import Saving
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka import fetching
+from millrace.consumers.kafka.fetch_door import ResultReader
+from millrace.pipelines.stream import decode
+from millrace.pipelines.stream.assemble import Assembler
+from millrace.pipelines.stream.dataset import Deliveries
+from millrace.pipelines.stream.feed import Feed
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.trainer.saving import Saving
 
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("fetch", ResultReader, "take"),

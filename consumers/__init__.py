@@ -4,8 +4,8 @@ Owns everything that talks to Kafka. The names here are cheap to import; only `c
 `consumers.dead_letters.producer` load the client library.
 """
 
-from consumers.handoff import Handoff, HandoffStatistics, ReceiveEnd, SendEnd
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
+from millrace.consumers.handoff import Handoff, HandoffStatistics, ReceiveEnd, SendEnd
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
 
 __all__ = ["Chunk", "Handoff", "HandoffStatistics", "Partition", "Reason", "ReceiveEnd", "SendEnd"]

@@ -25,7 +25,7 @@ Every text says what is wrong, with which value, and what to do. `exit_code` is 
 
 from collections.abc import Mapping
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 
 class MillraceError(Exception):

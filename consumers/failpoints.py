@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 VARIABLE = "MILLRACE_FAILPOINTS"
 

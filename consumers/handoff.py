@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded, MillraceError
-from consumers.joining import JOINED_BYTES, JOINED_RECORDS, follows, together
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded, MillraceError
+from millrace.consumers.joining import JOINED_BYTES, JOINED_RECORDS, follows, together
+from millrace.consumers.records import Chunk, Partition
 
 Pick = Callable[[Mapping[Partition, Chunk]], Partition | None]
 """Chooses the partition to receive from, given the first chunk of each partition that has one. None waits for more.

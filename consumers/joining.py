@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from consumers.records import Chunk
+from millrace.consumers.records import Chunk
 
 JOINED_RECORDS = 16_384
 """Most records of a joined chunk. Of twice as many JSON gains nothing."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from consumers.loop_lag import LoopLag
+from millrace.consumers.loop_lag import LoopLag
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from consumers.fingerprints import Fingerprint
+from millrace.consumers.fingerprints import Fingerprint
 
 Int64s = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes]]

@@ -37,6 +37,7 @@ def laws() -> list[str]:
 
 def _tests_of(name: str) -> Iterator[Path]:
     module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module = module if module.startswith("tests.") else f"millrace.{module}"
     if name.endswith(".py") and module in _imports().modules:
         near = {module} | ({f"{module.rpartition('.')[0]}."} if module.endswith("conftest") else set())
         reached_modules = {module, *_imports().find_downstream_modules(module)}
@@ -69,7 +70,7 @@ def _tests() -> tuple[Path, ...]:
 @cache
 def _imports() -> grimp.ImportGraph:
     with mock.patch.object(sys, "path", [str(ROOT)]):  # other packages have modules named `tests` too
-        return grimp.build_graph(*_PACKAGES, cache_dir=None)
+        return grimp.build_graph("millrace", "tests", cache_dir=None)
 
 
 def _git(*arguments: str) -> list[str]:

@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.properties import HOST, SINGLE_NODE
-from app.tools.local_broker.readiness import ready_cluster
-from consumers.suggested_command import name_config
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.properties import HOST, SINGLE_NODE
+from millrace.app.tools.local_broker.readiness import ready_cluster
+from millrace.consumers.suggested_command import name_config
 from tests import lanes
 from tests.consumers.archive.s3_server import S3Server
 from tests.durations import is_long
@@ -255,7 +255,7 @@ def _container() -> Iterator[str]:
 @pytest.fixture
 def topic(broker: str) -> MakeTopic:
     """A factory of topics that no other test has."""
-    from app.tools.local_broker.topics import create_topic
+    from millrace.app.tools.local_broker.topics import create_topic
 
     def make(partitions: int = 1, **config: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"

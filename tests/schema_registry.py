@@ -17,9 +17,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.jars import REPOSITORY_VARIABLE
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.jars import REPOSITORY_VARIABLE
 
 VERSION = "3.3.3"
 _PATH = f"io/apicurio/apicurio-registry-app/{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"

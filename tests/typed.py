@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from app.cli.command_list import application
+from millrace.app.cli.command_list import application
 
 
 @cache

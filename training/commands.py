@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.checkpoints.manifest import Manifest
-from training.ledger.ledger import Skip
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.ledger.ledger import Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from consumers.errors import ConfigError, DataLossError, MillraceError
-from pipelines.stream.assert_messages import noted
+from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
+from millrace.pipelines.stream.assert_messages import noted
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
@@ -106,8 +106,7 @@ def op_gist(error: BaseException, place: str | None = None) -> str:
 
 def is_users(path: str) -> bool:
     """Return whether a file is the user's, and neither a library's nor one of ours."""
-    ours = any(Path(path).is_relative_to(_ROOT / package) for package in ("app", "training", "pipelines", "consumers"))
-    return not ours and not {"site-packages", "dist-packages"} & {*Path(path).parts}
+    return not Path(path).is_relative_to(_ROOT) and not {"site-packages", "dist-packages"} & {*Path(path).parts}
 
 
 class ReadOnlyError(ConfigError):

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumers.fingerprints import Fingerprint
-from consumers.records import Partition
-from pipelines.stream.blocks import CallTarget, Delivery, Turn
-from pipelines.stream.preprocess_bypass import Suspect
-from training.ledger.ledger import Skip
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import CallTarget, Delivery, Turn
+from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.training.ledger.ledger import Skip
 
 
 class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Scope, Send
 
-from app.api.problem_documents import ProblemError
-from app.api.route_lookup import route_of
-from consumers.log_limit import LogLimit
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.route_lookup import route_of
+from millrace.consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 log.setLevel(logging.INFO)

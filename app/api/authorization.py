@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.datastructures import Headers
 
-from app.api.offload import Charge, run_on_thread
-from app.api.problem_documents import ProblemError
-from app.api.tokens import Tokens
+from millrace.app.api.offload import Charge, run_on_thread
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.tokens import Tokens
 
 _REALM = 'Bearer realm="millrace"'
 _OPEN = re.compile(r"/(livez|readyz|health|openapi\.json|docs(/[^/]+)?|page/(?!updates$)[^/]+)?")

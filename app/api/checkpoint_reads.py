@@ -15,20 +15,20 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
-from app.api.checkpoint_verification import VerificationQueue
-from app.api.offload import Charge, run_on_thread
-from app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder, PinView
-from training.checkpoints.fencing import Terms
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition, Inspection, inspect
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.pins import Pin, Pins
-from training.checkpoints.store import CheckpointStore
-from training.errors import MissingCheckpointError
-from training.history.lineage import CheckpointLineage, lineage_of
-from training.history.rewind import Present, RewindPlan, plan_rewind
-from training.history.rewind_request import RewindRequest
-from training.history.rewind_target import best_good, newest_good
+from millrace.app.api.checkpoint_verification import VerificationQueue
+from millrace.app.api.offload import Charge, run_on_thread
+from millrace.app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder, PinView
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.pins import Pin, Pins
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import MissingCheckpointError
+from millrace.training.history.lineage import CheckpointLineage, lineage_of
+from millrace.training.history.rewind import Present, RewindPlan, plan_rewind
+from millrace.training.history.rewind_request import RewindRequest
+from millrace.training.history.rewind_target import best_good, newest_good
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import anyio
 
-from app.api.offload import run_on_thread
-from app.api.problem_documents import ProblemError
-from consumers.suggested_command import suggested_command
+from millrace.app.api.offload import run_on_thread
+from millrace.app.api.problem_documents import ProblemError
+from millrace.consumers.suggested_command import suggested_command
 
 T = TypeVar("T")
 MAX_VERIFICATIONS = 4

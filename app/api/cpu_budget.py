@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.api.problem_documents import ProblemError
+from millrace.app.api.problem_documents import ProblemError
 
 UNLIMITED = frozenset({"/livez", "/readyz", "/health"})
 MAX_WAITING = 100

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import anyio
 
-from app.api.offload import Charge, run_on_thread
-from app.api.problem_documents import ProblemError
-from app.monitoring.export_models import ExportView
-from training.checkpoints.exports.export_manifest import FILE_NAME, ExportManifest
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.errors import MissingExportError
+from millrace.app.api.offload import Charge, run_on_thread
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.monitoring.export_models import ExportView
+from millrace.training.checkpoints.exports.export_manifest import FILE_NAME, ExportManifest
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.errors import MissingExportError
 
 T = TypeVar("T")
 _PIECE = 1 << 20

@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from app.api import problem_documents
-from app.api.audit import Audit
-from app.api.authorization import Authorizer, ReadAuthorizer
-from app.api.checkpoint_reads import CheckpointReader
-from app.api.cpu_budget import CpuBudget
-from app.api.export_reads import ExportReader
-from app.api.middleware import ApiMiddleware
-from app.api.openapi import TAGS, Application, operation_id
-from app.api.operations import Operations
-from app.api.routes.commands import CommandRoutes
-from app.api.routes.docs import DocsRoutes
-from app.api.routes.events import EventRoutes
-from app.api.routes.exports import ExportRoutes
-from app.api.routes.metrics import metrics_router
-from app.api.routes.page import PageRoutes
-from app.api.routes.probes import ProbeRoutes
-from app.api.routes.reads import ReadRoutes
-from app.api.server_certificate import ServerCertificate
-from app.monitoring.envelope import stamp_now
-from app.monitoring.models import ProblemDocument
-from app.monitoring.observer import Observation, Observer
-from app.monitoring.rewind_view import beginnings_of
-from app.monitoring.snapshot import take
-from app.monitoring.status_log import StatusLog
-from app.version import version
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.checkpoints.folder import Folder
+from millrace.app.api import problem_documents
+from millrace.app.api.audit import Audit
+from millrace.app.api.authorization import Authorizer, ReadAuthorizer
+from millrace.app.api.checkpoint_reads import CheckpointReader
+from millrace.app.api.cpu_budget import CpuBudget
+from millrace.app.api.export_reads import ExportReader
+from millrace.app.api.middleware import ApiMiddleware
+from millrace.app.api.openapi import TAGS, Application, operation_id
+from millrace.app.api.operations import Operations
+from millrace.app.api.routes.commands import CommandRoutes
+from millrace.app.api.routes.docs import DocsRoutes
+from millrace.app.api.routes.events import EventRoutes
+from millrace.app.api.routes.exports import ExportRoutes
+from millrace.app.api.routes.metrics import metrics_router
+from millrace.app.api.routes.page import PageRoutes
+from millrace.app.api.routes.probes import ProbeRoutes
+from millrace.app.api.routes.reads import ReadRoutes
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.app.monitoring.envelope import stamp_now
+from millrace.app.monitoring.models import ProblemDocument
+from millrace.app.monitoring.observer import Observation, Observer
+from millrace.app.monitoring.rewind_view import beginnings_of
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.status_log import StatusLog
+from millrace.app.version import version
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.folder import Folder
 
 if TYPE_CHECKING:
-    from app.service.service import Service
+    from millrace.app.service.service import Service
 
 Look = Callable[[Observation], None]
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."

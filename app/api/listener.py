@@ -17,13 +17,13 @@ import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api import server_certificate
-from app.api.http_protocol import IDLE_TIMEOUT_S, LimitedProtocol
-from app.api.offload import run_on_thread
-from app.api.server_certificate import ServerCertificate
-from app.api.tls_handshake import behind_tls
-from app.settings.sections.api import host_and_port
-from consumers.errors import ConfigError
+from millrace.app.api import server_certificate
+from millrace.app.api.http_protocol import IDLE_TIMEOUT_S, LimitedProtocol
+from millrace.app.api.offload import run_on_thread
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.app.api.tls_handshake import behind_tls
+from millrace.app.settings.sections.api import host_and_port
+from millrace.consumers.errors import ConfigError
 
 _BACKLOG = 1024
 """Connections that the kernel holds until they are accepted. With fewer, a burst of a thousand would make a probe try

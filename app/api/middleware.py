@@ -14,12 +14,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.audit import Audit, client_of
-from app.api.authorization import Authorizer, ReadAuthorizer, is_open
-from app.api.cpu_budget import CpuBudget
-from app.api.offload import ignore_charge
-from app.api.problem_documents import ProblemError, StampNow, document
-from app.monitoring.envelope import Stamp
+from millrace.app.api.audit import Audit, client_of
+from millrace.app.api.authorization import Authorizer, ReadAuthorizer, is_open
+from millrace.app.api.cpu_budget import CpuBudget
+from millrace.app.api.offload import ignore_charge
+from millrace.app.api.problem_documents import ProblemError, StampNow, document
+from millrace.app.monitoring.envelope import Stamp
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 10.0

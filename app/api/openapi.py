@@ -12,8 +12,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from app.api.authorization import is_open
-from app.api.problem_documents import MEDIA_TYPE
+from millrace.app.api.authorization import is_open
+from millrace.app.api.problem_documents import MEDIA_TYPE
 
 TAGS: Mapping[str, str] = {
     "Probes": "For the platform that starts, restarts and routes.",

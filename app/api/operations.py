@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from app.api.problem_documents import ProblemError, as_problem
-from app.monitoring.models import OperationView
-from training.checkpoints.manifest import Manifest
-from training.commands import Command, Commands, Profiled
+from millrace.app.api.problem_documents import ProblemError, as_problem
+from millrace.app.monitoring.models import OperationView
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.commands import Command, Commands, Profiled
 
 log = logging.getLogger(__name__)
 MAX_KEPT = 100

@@ -15,11 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.route_lookup import routes_at
-from app.monitoring.envelope import Stamp
-from app.monitoring.models import ProblemDocument
-from consumers.errors import ConfigError, DataLossError, MillraceError
-from training.errors import (
+from millrace.app.api.route_lookup import routes_at
+from millrace.app.monitoring.envelope import Stamp
+from millrace.app.monitoring.models import ProblemDocument
+from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
+from millrace.training.errors import (
     CheckpointError,
     CorruptError,
     LossyRewindError,

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from app.api.checkpoint_reads import CheckpointReader
-from app.api.offload import run_on_thread
-from app.monitoring.snapshot import Snapshot
-from consumers.records import Partition
-from training.commands import Rewind
-from training.history.rewind import Present, RewindPlan
-from training.history.rewind_request import RewindRequest
+from millrace.app.api.checkpoint_reads import CheckpointReader
+from millrace.app.api.offload import run_on_thread
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.consumers.records import Partition
+from millrace.training.commands import Rewind
+from millrace.training.history.rewind import Present, RewindPlan
+from millrace.training.history.rewind_request import RewindRequest
 
 Beginnings = Callable[[], Mapping[Partition, int] | None]
 """Asks Kafka for the first offset that it still has of each partition. May take long, so it runs on a thread."""

@@ -9,17 +9,17 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from app.api.authorization import ReadAuthorizer, authorizer_for
-from app.api.http_app import make_application
-from app.api.listener import Listener
-from app.api.routes.probes import make_probes_application
-from app.api.server_certificate import ServerCertificate
-from app.api.tokens import Tokens
-from app.settings.sections.api import ApiSettings
-from consumers.log_limit import limit_loggers
+from millrace.app.api.authorization import ReadAuthorizer, authorizer_for
+from millrace.app.api.http_app import make_application
+from millrace.app.api.listener import Listener
+from millrace.app.api.routes.probes import make_probes_application
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.app.api.tokens import Tokens
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.log_limit import limit_loggers
 
 if TYPE_CHECKING:
-    from app.service.service import Service
+    from millrace.app.service.service import Service
 
 log = logging.getLogger(__name__)
 _LOG_LINES_PER_MINUTE = 30

@@ -9,12 +9,12 @@ import hashlib
 import logging
 import ssl
 
-from app.settings.certificate_end import first_end
-from app.settings.certificates import PemFile, present, trusting
-from app.settings.file_access import exposure
-from app.settings.secret_files import read_secret
-from app.settings.sections.api import TlsSettings
-from consumers.errors import ConfigError
+from millrace.app.settings.certificate_end import first_end
+from millrace.app.settings.certificates import PemFile, present, trusting
+from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.sections.api import TlsSettings
+from millrace.consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
 RENEW_EVERY_S = 60.0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.problem_documents import ProblemError
+from millrace.app.api.problem_documents import ProblemError
 
 MAX_LISTENERS = 32
 _POLL_S = 5.0

@@ -13,8 +13,8 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.content_coding import accepts_gzip
-from app.api.problem_documents import ProblemError
+from millrace.app.api.content_coding import accepts_gzip
+from millrace.app.api.problem_documents import ProblemError
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

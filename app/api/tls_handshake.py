@@ -12,10 +12,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from app.api import http_protocol
-from app.api.http_protocol import LimitedProtocol, make_room
-from app.api.server_certificate import ServerCertificate
-from consumers.log_limit import LogLimit
+from millrace.app.api import http_protocol
+from millrace.app.api.http_protocol import LimitedProtocol, make_room
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 _FAILURES_PER_MINUTE = 30

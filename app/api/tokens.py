@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.settings.file_access import exposure
-from consumers.errors import ConfigError
+from millrace.app.settings.file_access import exposure
+from millrace.consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", re.ASCII)

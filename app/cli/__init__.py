@@ -1,5 +1,5 @@
 """The command line. Importing it loads typer and nothing else that is slow: each command imports what it needs."""
 
-from app.cli.command_list import main
+from millrace.app.cli.command_list import main
 
 __all__ = ["main"]

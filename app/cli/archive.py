@@ -8,24 +8,24 @@ from typing import Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile, config_file
-from app.cli.options import Json, loaded
-from app.cli.render import archived
-from app.cli.render.tables import print_table
-from app.service.logs import configure
-from app.service.process_tuning import spare_the_collector
-from app.service.signals import Signals
-from app.settings import load
-from app.settings.units import parse_duration
-from app.tools.archive import archive as run_archiver
-from app.tools.archive import archive_place
-from consumers.archive.archive_account import prunable, remove
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_reader import complaint_about
-from consumers.archive.shards import listing as listed
-from consumers.archive.shards import survey
-from consumers.errors import ArchiveDamagedError
-from consumers.kafka.positions import parse_until
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.render import archived
+from millrace.app.cli.render.tables import print_table
+from millrace.app.service.logs import configure
+from millrace.app.service.process_tuning import spare_the_collector
+from millrace.app.service.signals import Signals
+from millrace.app.settings import load
+from millrace.app.settings.units import parse_duration
+from millrace.app.tools.archive import archive as run_archiver
+from millrace.app.tools.archive import archive_place
+from millrace.consumers.archive.archive_account import prunable, remove
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_reader import complaint_about
+from millrace.consumers.archive.shards import listing as listed
+from millrace.consumers.archive.shards import survey
+from millrace.consumers.errors import ArchiveDamagedError
+from millrace.consumers.kafka.positions import parse_until
 
 log = logging.getLogger(__name__)
 

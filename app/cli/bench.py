@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile, config_file
-from app.cli.options import Json, loaded
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.settings import Loaded
-from app.settings.environment import require_tensorflow_backend
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.cli.options import Json, loaded
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings import Loaded
+from millrace.app.settings.environment import require_tensorflow_backend
 
 if TYPE_CHECKING:
-    from app.tools.bench.measure import Trial
+    from millrace.app.tools.bench.measure import Trial
 
 _SPENT = {
     "compute": "computing",
@@ -61,13 +61,13 @@ def bench(
 def _alone(found: Loaded, seconds: float) -> "Trial":
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
-    from app.tools.bench.trial import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
+    from millrace.app.tools.bench.trial import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
 
     return run_trial(found, seconds)
 
 
 def _together(config: Path, found: Loaded, workers: int, seconds: float) -> "Trial":
-    from app.tools.bench.group_trial import bench_group  # noqa: PLC0415 - one process alone needs none of it
+    from millrace.app.tools.bench.group_trial import bench_group  # noqa: PLC0415 - one process alone needs none of it
 
     return bench_group(config, found.settings, workers, seconds)
 

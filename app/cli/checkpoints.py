@@ -9,28 +9,28 @@ from typing import Annotated
 
 import typer
 
-from app.api.checkpoint_reads import best_number
-from app.cli.config_file import ConfigFile
-from app.cli.option_groups import grouped
-from app.cli.options import Json, loaded, named_checkpoint
-from app.cli.render import differences
-from app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
-from app.cli.render.tables import print_table
-from app.cli.service_options import ServiceOptions
-from app.service.native_log import load_tensorflow
-from app.settings import Settings, to_balance, to_row_schema
-from app.settings.environment import require_tensorflow_backend
-from app.tools.service_client import saved
-from consumers.suggested_command import suggested_command
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.parts import PartState
-from training.checkpoints.pins import Pins
-from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError, MissingCheckpointError
-from training.history.comparison import compare
-from training.history.lineage import lineage_of
-from training.history.rewind_target import best_good
+from millrace.app.api.checkpoint_reads import best_number
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.option_groups import grouped
+from millrace.app.cli.options import Json, loaded, named_checkpoint
+from millrace.app.cli.render import differences
+from millrace.app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
+from millrace.app.cli.render.tables import print_table
+from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings import Settings, to_balance, to_row_schema
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.service_client import saved
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CorruptError, MissingCheckpointError
+from millrace.training.history.comparison import compare
+from millrace.training.history.lineage import lineage_of
+from millrace.training.history.rewind_target import best_good
 
 checkpoints = typer.Typer(
     help="List, show, compare, verify, pin and export checkpoints, also while a trainer runs; save one now.",
@@ -215,12 +215,12 @@ def weights(
     require_tensorflow_backend()
     load_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
-    from app.service.kept_sample import RecordSamples  # noqa: PLC0415
-    from app.service.model_setup import model_file  # noqa: PLC0415
-    from training.model.call.class_balance import NAME as SHAPING  # noqa: PLC0415
-    from training.model.call.class_balance import correct_last_layer  # noqa: PLC0415
-    from training.model.setup import model_file as model_code  # noqa: PLC0415
-    from training.model.weights.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
+    from millrace.app.service.kept_sample import RecordSamples  # noqa: PLC0415
+    from millrace.app.service.model_setup import model_file  # noqa: PLC0415
+    from millrace.training.model.call.class_balance import NAME as SHAPING  # noqa: PLC0415
+    from millrace.training.model.call.class_balance import correct_last_layer  # noqa: PLC0415
+    from millrace.training.model.setup import model_file as model_code  # noqa: PLC0415
+    from millrace.training.model.weights.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
     settings = _settings(file)
     checked_target(out)

@@ -13,7 +13,7 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # not among the names that it exports
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # as above
 
-from app.cli.errors import ending
+from millrace.app.cli.errors import ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,83 +28,87 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "init": Verb(
-        "app.cli.init:init",
+        "millrace.app.cli.init:init",
         "Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.",
     ),
-    "validate": Verb("app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
+    "validate": Verb("millrace.app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
     "pretrain": Verb(
-        "app.cli.pretrain:pretrain",
+        "millrace.app.cli.pretrain:pretrain",
         "Train the model on the archive, a range of the topics, or files, and publish it as checkpoint 0 of a live "
         "model.",
     ),
-    "run": Verb("app.cli.run:run", "Learn from the topic until stopped."),
+    "run": Verb("millrace.app.cli.run:run", "Learn from the topic until stopped."),
     "status": Verb(
-        "app.cli.status:status",
+        "millrace.app.cli.status:status",
         "Show how a running service is doing: the verdict, live metrics, lag, throughput, and problems with a way out.",
     ),
     "pause": Verb(
-        "app.cli.pause_resume:pause",
+        "millrace.app.cli.pause_resume:pause",
         "Pause learning in a running service; the service stays up and keeps its position.",
     ),
-    "resume": Verb("app.cli.pause_resume:resume", "Resume learning in a paused service."),
+    "resume": Verb("millrace.app.cli.pause_resume:resume", "Resume learning in a paused service."),
     "checkpoints": Verb(
-        "app.cli.checkpoints:checkpoints",
+        "millrace.app.cli.checkpoints:checkpoints",
         "List, show, compare, verify, pin and export checkpoints, also while a trainer runs; save one now.",
     ),
     "export": Verb(
-        "app.cli.export:export",
+        "millrace.app.cli.export:export",
         "Make a version of the model that others can serve, from a durable checkpoint: a TensorFlow SavedModel.",
     ),
     "rewind": Verb(
-        "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
+        "millrace.app.cli.rewind:rewind",
+        "Go back to a checkpoint and resume from there; the records after it are read again.",
     ),
     "fork": Verb(
-        "app.cli.fork:fork",
+        "millrace.app.cli.fork:fork",
         "Begin a changed model with what another has learnt, as checkpoint 0 of a new name; the old one goes on "
         "untouched.",
     ),
     "rebuild": Verb(
-        "app.cli.rebuild:rebuild",
+        "millrace.app.cli.rebuild:rebuild",
         "Learn a checkpoint again, from number 0, archive and topic, and compare it bit for bit.",
     ),
     "serve": Verb(
-        "app.cli.serve:serve",
+        "millrace.app.cli.serve:serve",
         "Answer TF Serving's REST requests with the newest export of the model, and swap to each newer one, until "
         "stopped.",
     ),
     "archive": Verb(
-        "app.cli.archive:archive",
+        "millrace.app.cli.archive:archive",
         "Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.",
     ),
     "data-service": Verb(
-        "app.cli.data_service:data_service",
+        "millrace.app.cli.data_service:data_service",
         "Run the dispatcher or a worker of a tf.data service, for `millrace pretrain --service`.",
     ),
     "dead-letters": Verb(
-        "app.cli.dead_letters:dead_letters", "List the records that were set aside, show why, and send them again."
+        "millrace.app.cli.dead_letters:dead_letters",
+        "List the records that were set aside, show why, and send them again.",
     ),
     "demo": Verb(
-        "app.cli.demo:demo",
+        "millrace.app.cli.demo:demo",
         "Show a model that learns from a stream whose rule changes: a local Kafka, a trainer, and a live view.",
     ),
     "bench": Verb(
-        "app.cli.bench:bench",
+        "millrace.app.cli.bench:bench",
         "Learn the topic's records at full speed for a while; report the rate, what limits it, and the headroom.",
     ),
     "prove": Verb(
-        "app.cli.prove:prove",
+        "millrace.app.cli.prove:prove",
         "Kill a trainer of your model again and again while it learns; show that no record is lost or learnt twice.",
     ),
-    "config": Verb("app.cli.config:config", "Show the effective settings, or the JSON Schema of a config file."),
+    "config": Verb(
+        "millrace.app.cli.config:config", "Show the effective settings, or the JSON Schema of a config file."
+    ),
     "local": Verb(
-        "app.cli.local:local",
+        "millrace.app.cli.local:local",
         "Run a Kafka on this machine, without Java or Docker, write records to it, and run a group of workers.",
     ),
     "completion": Verb(
-        "app.cli.completion:completion", "Print the script that lets a shell complete verbs and options."
+        "millrace.app.cli.completion:completion", "Print the script that lets a shell complete verbs and options."
     ),
     "version": Verb(
-        "app.cli.version:version", "Print the versions of millrace, Python and the libraries that it runs on."
+        "millrace.app.cli.version:version", "Print the versions of millrace, Python and the libraries that it runs on."
     ),
 }
 """In the order in which --help lists them."""
@@ -166,7 +170,7 @@ application = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from app.version import version  # noqa: PLC0415 - reads the metadata of packages, which few invocations need
+        from millrace.app.version import version  # noqa: PLC0415 - reads the metadata of packages, which few invocations need
 
         typer.echo(f"millrace {version()}")
         raise typer.Exit

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.completion import shell_complete
 
-from app.cli.command_list import application
+from millrace.app.cli.command_list import application
 
 
 class Shell(StrEnum):

@@ -4,13 +4,13 @@ import json
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.notes import note
-from app.cli.options import Json, loaded
-from app.settings.json_schema import json_schema
-from app.settings.loading import leaves
-from app.settings.masking import masked
-from app.settings.spelling import dotted, flow
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.notes import note
+from millrace.app.cli.options import Json, loaded
+from millrace.app.settings.json_schema import json_schema
+from millrace.app.settings.loading import leaves
+from millrace.app.settings.masking import masked
+from millrace.app.settings.spelling import dotted, flow
 
 config = typer.Typer(help="Show the effective settings, or the JSON Schema of a config file.", no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def show(
         return
     for line in _table(values, dict(found.origins)):
         typer.echo(line)
-    from app.tools.validate.token_check import tokens_check  # noqa: PLC0415 - loads the HTTP side
+    from millrace.app.tools.validate.token_check import tokens_check  # noqa: PLC0415 - loads the HTTP side
 
     if found.settings.api.tokens_dir is None and (check := tokens_check(found.settings)).outcome == "warn":
         note(f"warning: {check.name}: {check.detail}")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.notes import note
+from millrace.app.cli.notes import note
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="The config file; default: ./millrace.yaml, or millrace.yml.")
@@ -30,7 +30,7 @@ def config_file(file: Path | None, say: Callable[[str], object] = note) -> Path:
 
     Commands that messages suggest name this file from now on.
     """
-    from consumers.suggested_command import name_config  # noqa: PLC0415 - loads numpy
+    from millrace.consumers.suggested_command import name_config  # noqa: PLC0415 - loads numpy
 
     if file is not None:
         name_config(str(file))
@@ -47,6 +47,6 @@ def config_file(file: Path | None, say: Callable[[str], object] = note) -> Path:
 
 
 def _config_error(text: str) -> Exception:
-    from consumers.errors import ConfigError  # noqa: PLC0415 - loads numpy
+    from millrace.consumers.errors import ConfigError  # noqa: PLC0415 - loads numpy
 
     return ConfigError(text)

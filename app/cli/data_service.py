@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.service.signals import Signals
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.service.signals import Signals
 
 data_service = typer.Typer(
     help="Run the dispatcher or a worker of a tf.data service, for `millrace pretrain --service`.",
@@ -32,7 +32,7 @@ def dispatcher(
     run code here, so have a firewall before it. Example: millrace data-service dispatcher --work-dir /var/tmp/jobs
     """
     signals = _begun("dispatcher")
-    from app.tools.data_service import dispatch
+    from millrace.app.tools.data_service import dispatch
 
     signals.begin()
     dispatch(port, work_dir, signals.asked)
@@ -59,8 +59,8 @@ def worker(
     open to all networks, without authentication. Example: millrace data-service worker --dispatcher localhost:5050
     """
     signals = _begun("worker")
-    from app.settings.units import parse_size
-    from app.tools.data_service import host_and_port, work
+    from millrace.app.settings.units import parse_size
+    from millrace.app.tools.data_service import host_and_port, work
 
     try:
         size = parse_size(cache)

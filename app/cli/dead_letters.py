@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.options import Json, loaded
-from app.cli.render import dead_letters as rendered
-from app.cli.render.tables import print_table
-from app.settings import Settings
-from consumers.dead_letters import reader
-from consumers.dead_letters.redrive import Redrive, plan_redrive
-from consumers.dead_letters.redrive import redrive as carry_out
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.render import dead_letters as rendered
+from millrace.app.cli.render.tables import print_table
+from millrace.app.settings import Settings
+from millrace.consumers.dead_letters import reader
+from millrace.consumers.dead_letters.redrive import Redrive, plan_redrive
+from millrace.consumers.dead_letters.redrive import redrive as carry_out
 
 dead_letters = typer.Typer(
     help="List the records that were set aside, show why, and send them again.", no_args_is_help=True

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from app.settings.environment import require_tensorflow_backend
-from app.settings.units import parse_duration
-from app.tools.demo.demo import DemoOptions, run
-from app.tools.demo.report import summary, unlearnt
-from app.tools.demo.screen import screen_for
-from app.tools.demo.workspace import Workspace
-from consumers.errors import ConfigError
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.settings.units import parse_duration
+from millrace.app.tools.demo.demo import DemoOptions, run
+from millrace.app.tools.demo.report import summary, unlearnt
+from millrace.app.tools.demo.screen import screen_for
+from millrace.app.tools.demo.workspace import Workspace
+from millrace.consumers.errors import ConfigError
 
 
 def demo(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli.notes import report_failure, report_usage_error
+from millrace.app.cli.notes import report_failure, report_usage_error
 
 INTERRUPTED = 130
 
@@ -41,7 +41,7 @@ def _code_of(command: Callable[[], object]) -> int:
     except typer.Abort:  # the end of the input to a question
         return 1
     except Exception as error:
-        from consumers.errors import MillraceError  # noqa: PLC0415 - --help loads no stage
+        from millrace.consumers.errors import MillraceError  # noqa: PLC0415 - --help loads no stage
 
         if not isinstance(error, MillraceError):
             raise

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.options import Json, checkpoint_number, loaded
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.settings.environment import require_tensorflow_backend
-from app.tools.child_process.priority import give_way
-from app.tools.export.export_folder import folder_of
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.options import Json, checkpoint_number, loaded
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.child_process.priority import give_way
+from millrace.app.tools.export.export_folder import folder_of
 
 if TYPE_CHECKING:
-    from app.tools.export.export import Exported
+    from millrace.app.tools.export.export import Exported
 _LOOSE = """
 checkpoint {} is not pinned, because its folder can only be read here: the trainer may prune it before the version"""
 
@@ -43,7 +43,7 @@ def export(
     give_way()
     load_tensorflow()
     # This loads TensorFlow.
-    from app.tools.export.export import compute_on_one_thread, export_checkpoint  # noqa: PLC0415
+    from millrace.app.tools.export.export import compute_on_one_thread, export_checkpoint  # noqa: PLC0415
 
     compute_on_one_thread()
     made = export_checkpoint(found, number, folder)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile, config_file
-from app.cli.notes import note
-from app.cli.options import Json
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.settings import load
-from app.settings.environment import require_tensorflow_backend
-from app.tools.fork.origin import find_origin, loaded_as, parsed
-from consumers.kafka.positions import parse_start
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.cli.notes import note
+from millrace.app.cli.options import Json
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings import load
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.fork.origin import find_origin, loaded_as, parsed
+from millrace.consumers.kafka.positions import parse_start
 
 if TYPE_CHECKING:
-    from app.tools.fork.fork import Forked
+    from millrace.app.tools.fork.fork import Forked
 
 
 def fork(
@@ -50,7 +50,7 @@ def fork(
     comes_from = find_origin(found.settings, old, number)
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
-    from app.tools.fork.fork import fork as begin  # noqa: PLC0415 - loads TensorFlow
+    from millrace.app.tools.fork.fork import fork as begin  # noqa: PLC0415 - loads TensorFlow
 
     forked = begin(found, comes_from, at)
     if as_json:

@@ -10,21 +10,28 @@ from typing import Annotated
 
 import typer
 
-from app.cli.notes import note
-from app.settings import load_kafka, load_registry
-from app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
-from app.tools.init.column_roles import ChosenRoles, Roles, cast, label_by_name, likely_labels, named_like_a_label
-from app.tools.init.columns import ColumnLook, columns_of
-from app.tools.init.draft_check import set_aside, verdicts_of
-from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
-from app.tools.init.drafted_config import DraftTarget, config_text
-from app.tools.init.drafted_model import model_text
-from app.tools.init.questions import asked_parts
-from app.tools.init.record_look import Look
-from app.tools.init.schema_options import schema_hints
-from app.tools.init.sequences import sequences_of
-from app.tools.init.topic_sample import first_records, look_at
-from consumers.errors import ConfigError
+from millrace.app.cli.notes import note
+from millrace.app.settings import load_kafka, load_registry
+from millrace.app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
+from millrace.app.tools.init.column_roles import (
+    ChosenRoles,
+    Roles,
+    cast,
+    label_by_name,
+    likely_labels,
+    named_like_a_label,
+)
+from millrace.app.tools.init.columns import ColumnLook, columns_of
+from millrace.app.tools.init.draft_check import set_aside, verdicts_of
+from millrace.app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
+from millrace.app.tools.init.drafted_config import DraftTarget, config_text
+from millrace.app.tools.init.drafted_model import model_text
+from millrace.app.tools.init.questions import asked_parts
+from millrace.app.tools.init.record_look import Look
+from millrace.app.tools.init.schema_options import schema_hints
+from millrace.app.tools.init.sequences import sequences_of
+from millrace.app.tools.init.topic_sample import first_records, look_at
+from millrace.consumers.errors import ConfigError
 
 
 def init(

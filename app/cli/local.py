@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile, config_file
-from app.cli.notes import note
-from app.settings.environment import require_tensorflow_backend
-from app.tools.local_broker import LocalBroker, LocalBrokerError
-from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
-from app.tools.local_broker.produce import ProduceRate, produce_lines
-from app.tools.local_broker.topics import create_topic, partitions_of
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.cli.notes import note
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.local_broker import LocalBroker, LocalBrokerError
+from millrace.app.tools.local_broker.jars import KAFKA_VERSION, in_cache
+from millrace.app.tools.local_broker.produce import ProduceRate, produce_lines
+from millrace.app.tools.local_broker.topics import create_topic, partitions_of
 
 if TYPE_CHECKING:
-    from app.tools.local_group.places import Place
+    from millrace.app.tools.local_group.places import Place
 
 local = typer.Typer(
     help="Run a Kafka on this machine, without Java or Docker, write records to it, and run a group of workers.",
@@ -130,7 +130,7 @@ def group(
     """
     require_tensorflow_backend()
     config = config_file(file)
-    from app.tools.local_group.launch import run_locally  # noqa: PLC0415 - loads the settings
+    from millrace.app.tools.local_group.launch import run_locally  # noqa: PLC0415 - loads the settings
 
     def started(place: "Place", pid: int) -> None:
         said = {"worker": place.name, "pid": pid, "page": place.page}

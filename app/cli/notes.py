@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from app.cli.render.printable import printable
+from millrace.app.cli.render.printable import printable
 
 
 def json_wanted() -> bool:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from app.cli.config_file import config_file
-from app.cli.notes import note
-from app.settings import Loaded, load
+from millrace.app.cli.config_file import config_file
+from millrace.app.cli.notes import note
+from millrace.app.settings import Loaded, load
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from app.cli.option_groups import grouped
-from app.cli.options import Json
-from app.cli.service_options import ServiceOptions
+from millrace.app.cli.option_groups import grouped
+from millrace.app.cli.options import Json
+from millrace.app.cli.service_options import ServiceOptions
 
 
 @grouped

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.option_groups import grouped
-from app.cli.options import Json, loaded
-from app.cli.pretrain_options import Files, LearningOptions, RangeOptions, ReadingOptions, SharingOptions
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.settings import Loaded
-from app.settings.environment import require_tensorflow_backend
-from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
-from app.tools.pretrain.topic_range import TopicRange
-from consumers.errors import ConfigError
-from consumers.suggested_command import suggested_command
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.option_groups import grouped
+from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.pretrain_options import Files, LearningOptions, RangeOptions, ReadingOptions, SharingOptions
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings import Loaded
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from millrace.app.tools.pretrain.topic_range import TopicRange
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import suggested_command
 
 if TYPE_CHECKING:
-    from app.tools.pretrain.pretrain import Result
+    from millrace.app.tools.pretrain.pretrain import Result
 
 
 @grouped
@@ -47,10 +47,10 @@ def pretrain(
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
     # These load TensorFlow.
-    from app.cli.render.epochs import EpochLines  # noqa: PLC0415
-    from app.tools.pretrain.inputs import InputOptions  # noqa: PLC0415
-    from app.tools.pretrain.pretrain import PretrainOptions  # noqa: PLC0415
-    from app.tools.pretrain.pretrain import pretrain as train  # noqa: PLC0415
+    from millrace.app.cli.render.epochs import EpochLines  # noqa: PLC0415
+    from millrace.app.tools.pretrain.inputs import InputOptions  # noqa: PLC0415
+    from millrace.app.tools.pretrain.pretrain import PretrainOptions  # noqa: PLC0415
+    from millrace.app.tools.pretrain.pretrain import pretrain as train  # noqa: PLC0415
 
     options = PretrainOptions(
         epochs=learning.epochs,

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import typer
 
-from app.tools.pretrain.topic_range import TopicRange
-from consumers.kafka.positions import Offsets, parse_start, parse_until
+from millrace.app.tools.pretrain.topic_range import TopicRange
+from millrace.consumers.kafka.positions import Offsets, parse_start, parse_until
 
 if TYPE_CHECKING:
-    from pipelines.files.service_dataset import ServiceJob
+    from millrace.pipelines.files.service_dataset import ServiceJob
 
 Files = Annotated[
     list[Path] | None,
@@ -147,8 +147,8 @@ class SharingOptions:
         """Return the job of the service for a trainer of this name; None without a service."""
         if self.service is None:
             return None
-        from app.tools.data_service import host_and_port, require_dispatcher  # noqa: PLC0415 - loads TensorFlow
-        from pipelines.files.service_dataset import ServiceJob  # noqa: PLC0415 - loads TensorFlow
+        from millrace.app.tools.data_service import host_and_port, require_dispatcher  # noqa: PLC0415 - loads TensorFlow
+        from millrace.pipelines.files.service_dataset import ServiceJob  # noqa: PLC0415 - loads TensorFlow
 
         address = host_and_port(self.service, "--service")
         require_dispatcher(address)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.options import Json, loaded
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.settings.environment import require_tensorflow_backend
-from app.tools.rebuild.plan import require_rebuildable
+from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.options import Json, loaded
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.rebuild.plan import require_rebuildable
 
 if TYPE_CHECKING:
-    from app.tools.rebuild.rebuild import Rebuilt
+    from millrace.app.tools.rebuild.rebuild import Rebuilt
 
 
 def rebuild(
@@ -39,8 +39,8 @@ def rebuild(
     configure(name=found.settings.name, form=found.settings.logs.format, level="error")
     load_tensorflow()
     # These load TensorFlow.
-    from app.cli.render.rebuilding import RebuildLines  # noqa: PLC0415
-    from app.tools.rebuild.rebuild import rebuild as learn_again  # noqa: PLC0415
+    from millrace.app.cli.render.rebuilding import RebuildLines  # noqa: PLC0415
+    from millrace.app.tools.rebuild.rebuild import rebuild as learn_again  # noqa: PLC0415
 
     with RebuildLines(quiet=as_json) as lines:
         result = learn_again(found, number, into, lines)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.option_groups import grouped
-from app.cli.options import Json
-from app.cli.service_options import ServiceOptions
-from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
-from consumers.errors import DataLossError
+from millrace.app.cli.option_groups import grouped
+from millrace.app.cli.options import Json
+from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
+from millrace.consumers.errors import DataLossError
 
 
 @grouped

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile, config_file
-from app.service.process_tuning import sparing_imports
-from app.service.signals import Signals
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.service.process_tuning import sparing_imports
+from millrace.app.service.signals import Signals
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ def run(
     signals = Signals()
     signals.install()
     with sparing_imports():
-        from app.settings import load
-        from app.settings.environment import require_tensorflow_backend
-        from app.tools.export.onnx_packages import require_packages
-        from consumers.kafka.positions import parse_until
-        from training.model.setup.model_file import require_file
+        from millrace.app.settings import load
+        from millrace.app.settings.environment import require_tensorflow_backend
+        from millrace.app.tools.export.onnx_packages import require_packages
+        from millrace.consumers.kafka.positions import parse_until
+        from millrace.training.model.setup.model_file import require_file
 
         require_tensorflow_backend()
         notes: list[str] = []
@@ -52,17 +52,17 @@ def run(
         if loaded.settings.export.every is not None:
             require_packages(loaded.settings.export.formats)
         end = None if until is None else parse_until(until)
-        from app.service.logs import configure
-        from app.service.native_log import load_tensorflow
+        from millrace.app.service.logs import configure
+        from millrace.app.service.native_log import load_tensorflow
 
         logs = loaded.settings.logs
         configure(name=loaded.settings.name, form=logs.format, level=logs.level)
         # Before TensorFlow, because Pydantic searches all modules for the source of each shape.
-        import_module("app.monitoring.models")
+        import_module("millrace.app.monitoring.models")
         load_tensorflow()
-        from app.run import run_service
-        from app.service.service import RunOptions
-        from app.tools.export.child_process import ExportProcess
+        from millrace.app.run import run_service
+        from millrace.app.service.service import RunOptions
+        from millrace.app.tools.export.child_process import ExportProcess
 
     for text in notes:
         log.info("%s", text)

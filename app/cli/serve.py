@@ -5,9 +5,9 @@
 import logging
 import threading
 
-from app.cli.config_file import ConfigFile, config_file
-from app.service.process_tuning import sparing_imports, tune
-from app.service.signals import Signals
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.service.process_tuning import sparing_imports, tune
+from millrace.app.service.signals import Signals
 
 log = logging.getLogger(__name__)
 
@@ -21,18 +21,18 @@ def serve(file: ConfigFile = None) -> None:
     signals = Signals()
     signals.install()
     with sparing_imports():
-        from app.settings import load
+        from millrace.app.settings import load
 
         notes: list[str] = []
         path = config_file(file, notes.append)
         loaded = load(path)
-        from app.service.logs import configure
-        from app.service.native_log import load_tensorflow
+        from millrace.app.service.logs import configure
+        from millrace.app.service.native_log import load_tensorflow
 
         logs = loaded.settings.logs
         configure(name=loaded.settings.name, form=logs.format, level=logs.level)
         load_tensorflow()
-        from app.tools.serve.serving import PredictionServer
+        from millrace.app.tools.serve.serving import PredictionServer
 
     for text in notes:
         log.info("%s", text)

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from app.cli.config_file import default_config
-from app.cli.notes import note
-from app.cli.options import loaded
-from app.settings import Settings
-from app.settings.file_access import exposure
-from app.tools.service_client import Remote, TlsFiles, local_service, token_in
-from consumers.errors import ConfigError
+from millrace.app.cli.config_file import default_config
+from millrace.app.cli.notes import note
+from millrace.app.cli.options import loaded
+from millrace.app.settings import Settings
+from millrace.app.settings.file_access import exposure
+from millrace.app.tools.service_client import Remote, TlsFiles, local_service, token_in
+from millrace.consumers.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from app.cli.option_groups import grouped
-from app.cli.render.tables import console
-from app.cli.service_options import ServiceOptions
-from app.settings.units import parse_duration
-from app.tools.status.first_figures import has_figures
-from app.tools.status.status_readings import StatusReadings
-from app.tools.status.status_view import drawn
-from app.tools.status.watch_loop import watch
-from consumers.errors import ConfigError
+from millrace.app.cli.option_groups import grouped
+from millrace.app.cli.render.tables import console
+from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.settings.units import parse_duration
+from millrace.app.tools.status.first_figures import has_figures
+from millrace.app.tools.status.status_readings import StatusReadings
+from millrace.app.tools.status.status_view import drawn
+from millrace.app.tools.status.watch_loop import watch
+from millrace.consumers.errors import ConfigError
 
 
 @grouped

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.config_file import ConfigFile, config_file
-from app.cli.options import Json, checkpoint_number
-from app.cli.render.tables import console, print_line
-from app.service.native_log import load_tensorflow
-from app.settings.environment import require_tensorflow_backend
-from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
+from millrace.app.cli.config_file import ConfigFile, config_file
+from millrace.app.cli.options import Json, checkpoint_number
+from millrace.app.cli.render.tables import console, print_line
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings.environment import require_tensorflow_backend
+from millrace.app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _WIDTHS = (4, 12)
@@ -44,7 +44,7 @@ def validate(
     require_tensorflow_backend()
     path = config_file(file)
     load_tensorflow()
-    from app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
+    from millrace.app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table shows what it would log
     checks, screen = [], console()

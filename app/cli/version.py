@@ -6,8 +6,8 @@ from importlib import metadata
 
 import typer
 
-from app.cli.options import Json
-from app.version import version as own_version
+from millrace.app.cli.options import Json
+from millrace.app.version import version as own_version
 
 _LIBRARIES = ("tensorflow", "keras", "numpy", "pyarrow", "aiokafka")
 

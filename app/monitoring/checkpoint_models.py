@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.monitoring.shapes import Answer, Shape
+from millrace.app.monitoring.shapes import Answer, Shape
 
 
 class MeasuredView(Shape):

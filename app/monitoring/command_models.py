@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from app.monitoring.checkpoint_models import MeasuredView
-from app.monitoring.models import SkipView
-from app.monitoring.shapes import Answer, Shape, Tenths
+from millrace.app.monitoring.checkpoint_models import MeasuredView
+from millrace.app.monitoring.models import SkipView
+from millrace.app.monitoring.shapes import Answer, Shape, Tenths
 
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 _NO_NUMBER = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f0-9][^\x00-\x1f\x7f]*$"

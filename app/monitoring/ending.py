@@ -1,7 +1,7 @@
 """What a run that has ended did: a line for the log. Pure; runs anywhere."""
 
-from app.monitoring.snapshot import Snapshot
-from app.monitoring.verdict import how_well
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.monitoring.verdict import how_well
 
 
 def ending_of(snapshot: Snapshot) -> str | None:

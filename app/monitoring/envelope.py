@@ -3,11 +3,11 @@
 import time
 from typing import TYPE_CHECKING, TypedDict
 
-from app.monitoring.shapes import moment
-from app.version import version
+from millrace.app.monitoring.shapes import moment
+from millrace.app.version import version
 
 if TYPE_CHECKING:
-    from app.monitoring.snapshot import Snapshot  # which loads TensorFlow, and not all who use errors need it
+    from millrace.app.monitoring.snapshot import Snapshot  # which loads TensorFlow, and not all who use errors need it
 
 
 class Stamp(TypedDict):

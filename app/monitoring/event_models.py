@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.monitoring.models import Status
-from app.monitoring.shapes import Answer, Moment, Shape
+from millrace.app.monitoring.models import Status
+from millrace.app.monitoring.shapes import Answer, Moment, Shape
 
 Column = list[float | None]
 

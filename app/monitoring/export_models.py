@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.monitoring.shapes import Answer, Moment, Shape
+from millrace.app.monitoring.shapes import Answer, Moment, Shape
 
 
 class ExportsView(Shape):

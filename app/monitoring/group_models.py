@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.monitoring.shapes import Shape, Tenths, Thousandths
+from millrace.app.monitoring.shapes import Shape, Tenths, Thousandths
 
 
 class MemberView(Shape):

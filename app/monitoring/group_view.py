@@ -1,9 +1,9 @@
 """The group of workers as people see it: who is behind, who is slow, who is waited for. Pure; runs anywhere."""
 
-from app.monitoring.group_models import GroupView, MemberView
-from app.monitoring.observer import Observation
-from training.telemetry.group_report import member_name
-from training.telemetry.phases import Phase
+from millrace.app.monitoring.group_models import GroupView, MemberView
+from millrace.app.monitoring.observer import Observation
+from millrace.training.telemetry.group_report import member_name
+from millrace.training.telemetry.phases import Phase
 
 _WAITED_FOR = 0.1
 """The share of the last minute that another worker has to have waited before one counts as slow."""

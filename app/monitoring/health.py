@@ -7,10 +7,10 @@ waits for its schema, and nothing holds the learning: no flood of bad records, a
 
 from collections.abc import Sequence
 
-from app.monitoring.envelope import stamp
-from app.monitoring.models import Check, Health
-from app.monitoring.snapshot import AT_WORK, Snapshot
-from training.telemetry.phases import Phase, PhaseSnapshot
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.models import Check, Health
+from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
+from millrace.training.telemetry.phases import Phase, PhaseSnapshot
 
 
 def alive(snapshot: Snapshot) -> list[Check]:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.monitoring.models import PartitionLagView
-from app.monitoring.snapshot import Snapshot
-from consumers.fingerprints import Sameness
-from consumers.kafka.fetch_lag import is_in_future
-from consumers.records import Partition
+from millrace.app.monitoring.models import PartitionLagView
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.consumers.fingerprints import Sameness
+from millrace.consumers.kafka.fetch_lag import is_in_future
+from millrace.consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from app.monitoring.checkpoint_models import CheckpointAnswer
-from app.monitoring.models import RewoundView, SkipView
-from app.monitoring.shapes import Shape
+from millrace.app.monitoring.checkpoint_models import CheckpointAnswer
+from millrace.app.monitoring.models import RewoundView, SkipView
+from millrace.app.monitoring.shapes import Shape
 
 
 class HistoryView(Shape):

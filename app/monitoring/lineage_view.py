@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.monitoring.lineage_models import EventTimeView, HistoryView
-from app.monitoring.models import RewoundView, SkipView
-from app.monitoring.shapes import event_moment
-from consumers.records import Partition
-from training.history.lineage import CheckpointLineage
-from training.ledger.account import PartitionAccount
-from training.ledger.event_span import EventSpan
-from training.ledger.interventions import Interventions
+from millrace.app.monitoring.lineage_models import EventTimeView, HistoryView
+from millrace.app.monitoring.models import RewoundView, SkipView
+from millrace.app.monitoring.shapes import event_moment
+from millrace.consumers.records import Partition
+from millrace.training.history.lineage import CheckpointLineage
+from millrace.training.ledger.account import PartitionAccount
+from millrace.training.ledger.event_span import EventSpan
+from millrace.training.ledger.interventions import Interventions
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.monitoring.export_models import ExportsView
-from app.monitoring.group_models import GroupView
-from app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
+from millrace.app.monitoring.export_models import ExportsView
+from millrace.app.monitoring.group_models import GroupView
+from millrace.app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
 
 
 class Check(Shape):

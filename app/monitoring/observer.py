@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.monitoring.lag import CaughtUp, LearntLag, caught_up, learnt_lag
-from app.monitoring.models import Trouble
-from app.monitoring.problems import CommitFailure, problems_of, refusals_of
-from app.monitoring.snapshot import Snapshot
-from consumers.loop_lag import LoopLag
-from training.telemetry.group_report import MemberReport
+from millrace.app.monitoring.lag import CaughtUp, LearntLag, caught_up, learnt_lag
+from millrace.app.monitoring.models import Trouble
+from millrace.app.monitoring.problems import CommitFailure, problems_of, refusals_of
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.consumers.loop_lag import LoopLag
+from millrace.training.telemetry.group_report import MemberReport
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0

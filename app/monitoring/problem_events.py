@@ -7,10 +7,10 @@ and ends with it. What recurs is reported less often each time, down to once an 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from app.monitoring.observer import Observation
-from app.monitoring.snapshot import Snapshot
-from consumers.reasons import Reason
-from training.telemetry.events import EventKind, ReportEvent, Severity
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.consumers.reasons import Reason
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 _REPORTED_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""

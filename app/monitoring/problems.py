@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.monitoring.shapes import moment
-from app.monitoring.snapshot import OVER, Snapshot
-from app.service.holding import HeldBy
-from app.service.phase_limits import SETTINGS
-from consumers.dead_letters.letter import DeadLetterStatistics
-from consumers.kafka.grants import grant
-from consumers.rounded import rounded_size
-from consumers.suggested_command import suggested_command
-from training.checkpoints.manifest import SaveReason
-from training.recovery.crash_guard import CrashLoop
-from training.telemetry.phases import Phase
-from training.trainer.board import Posting
+from millrace.app.monitoring.shapes import moment
+from millrace.app.monitoring.snapshot import OVER, Snapshot
+from millrace.app.service.holding import HeldBy
+from millrace.app.service.phase_limits import SETTINGS
+from millrace.consumers.dead_letters.letter import DeadLetterStatistics
+from millrace.consumers.kafka.grants import grant
+from millrace.consumers.rounded import rounded_size
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.recovery.crash_guard import CrashLoop
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer.board import Posting
 
 _OTHER_MEMBERS = "CommitFailedError"
 """Kafka's answer to our commits while other consumers are members of the group."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from app.monitoring.snapshot import Snapshot
-from app.service.kafka_stream import StreamStatistics
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.service.kafka_stream import StreamStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

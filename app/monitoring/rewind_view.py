@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
-from app.monitoring.lineage_view import skips_of
-from app.monitoring.models import SkipView
-from app.monitoring.shapes import event_moment
-from app.service.source_view import SourceView
-from consumers.errors import MillraceError
-from consumers.kafka.options import OutOfRange
-from consumers.kafka.positions import Earliest
-from consumers.records import Partition
-from training.history.rewind import RewindPlan
-from training.ledger.skips import UNPUBLISHED
+from millrace.app.monitoring.lineage_view import skips_of
+from millrace.app.monitoring.models import SkipView
+from millrace.app.monitoring.shapes import event_moment
+from millrace.app.service.source_view import SourceView
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.options import OutOfRange
+from millrace.consumers.kafka.positions import Earliest
+from millrace.consumers.records import Partition
+from millrace.training.history.rewind import RewindPlan
+from millrace.training.ledger.skips import UNPUBLISHED
 
 
 def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from app.monitoring.event_models import Extremes, LastValue, Means, Stretch
-from app.monitoring.observer import Observation
-from app.monitoring.throughput import kafka_is_away, throughput_of
-from app.monitoring.verdict import headline
-from app.service.kept_history import KeptTables
-from training.telemetry.live_metrics import LiveSnapshot
-from training.telemetry.phases import Phase
-from training.telemetry.watched import LOSS
+from millrace.app.monitoring.event_models import Extremes, LastValue, Means, Stretch
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.throughput import kafka_is_away, throughput_of
+from millrace.app.monitoring.verdict import headline
+from millrace.app.service.kept_history import KeptTables
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.telemetry.phases import Phase
+from millrace.training.telemetry.watched import LOSS
 
 COLUMNS = tuple(Means.model_fields)
 MOST_METRICS = 8

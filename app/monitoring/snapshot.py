@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.service.exporting import ExportFigures
-from app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
-from app.service.kept_history import KeptFigures
-from app.service.lost_history import LostHistory
-from app.settings import Settings
-from app.version import version
-from consumers.dead_letters.letter import DeadLetterStatistics
-from consumers.fingerprints import Fingerprint
-from consumers.kafka.statistics import SourceStatistics
-from consumers.records import Partition
-from training.ledger.ledger import LedgerStatistics
-from training.recovery.crash_guard import CrashLoop
-from training.telemetry.group_report import GroupReport
-from training.telemetry.meter import Meterings
-from training.telemetry.phases import Phase, PhaseSnapshot
-from training.trainer.board import Posting
+from millrace.app.service.exporting import ExportFigures
+from millrace.app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
+from millrace.app.service.kept_history import KeptFigures
+from millrace.app.service.lost_history import LostHistory
+from millrace.app.settings import Settings
+from millrace.app.version import version
+from millrace.consumers.dead_letters.letter import DeadLetterStatistics
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.kafka.statistics import SourceStatistics
+from millrace.consumers.records import Partition
+from millrace.training.ledger.ledger import LedgerStatistics
+from millrace.training.recovery.crash_guard import CrashLoop
+from millrace.training.telemetry.group_report import GroupReport
+from millrace.training.telemetry.meter import Meterings
+from millrace.training.telemetry.phases import Phase, PhaseSnapshot
+from millrace.training.trainer.board import Posting
 
 if TYPE_CHECKING:
-    from app.service.kafka_stream import StreamStatistics
-    from app.service.service import Service
+    from millrace.app.service.kafka_stream import StreamStatistics
+    from millrace.app.service.service import Service
 
 AT_WORK = frozenset({Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED})
 """The phases in which the state is restored and commands are obeyed soon."""

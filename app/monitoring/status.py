@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from app.monitoring.envelope import stamp
-from app.monitoring.export_models import ExportsView
-from app.monitoring.group_view import group_of
-from app.monitoring.lag import partition_lags, retention_s_left
-from app.monitoring.lineage_view import rewound_of, skips_of
-from app.monitoring.models import (
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.export_models import ExportsView
+from millrace.app.monitoring.group_view import group_of
+from millrace.app.monitoring.lag import partition_lags, retention_s_left
+from millrace.app.monitoring.lineage_view import rewound_of, skips_of
+from millrace.app.monitoring.models import (
     AssignedPartitions,
     CheckpointView,
     ClassView,
@@ -27,17 +27,17 @@ from app.monitoring.models import (
     WatchView,
     WindowsView,
 )
-from app.monitoring.observer import Observation
-from app.monitoring.record_flow import balanced, flow_of
-from app.monitoring.snapshot import Snapshot
-from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
-from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
-from app.service.exporting import ExportFigures
-from app.settings.units import format_duration
-from pipelines.shaping.options import ClassShares, ReservoirFigures
-from pipelines.shaping.windows.windows import WindowFigures
-from pipelines.stream.offset_counts import OffsetCounts
-from training.telemetry.live_metrics import LiveSnapshot
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.record_flow import balanced, flow_of
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
+from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
+from millrace.app.service.exporting import ExportFigures
+from millrace.app.settings.units import format_duration
+from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
+from millrace.pipelines.shaping.windows.windows import WindowFigures
+from millrace.pipelines.stream.offset_counts import OffsetCounts
+from millrace.training.telemetry.live_metrics import LiveSnapshot
 
 
 def status_of(observation: Observation) -> Status:

@@ -10,15 +10,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from app.monitoring.models import Trouble
-from app.monitoring.observer import Observation
-from app.monitoring.problem_events import GRAVE, OVER_TEXTS, is_over
-from app.monitoring.snapshot import OVER, Snapshot
-from app.monitoring.throughput import throughput_of
-from app.monitoring.verdict import headline, verdict_of
-from consumers.reasons import Reason
-from consumers.suggested_command import suggested_command
-from training.trainer.board import Posting
+from millrace.app.monitoring.models import Trouble
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.problem_events import GRAVE, OVER_TEXTS, is_over
+from millrace.app.monitoring.snapshot import OVER, Snapshot
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.app.monitoring.verdict import headline, verdict_of
+from millrace.consumers.reasons import Reason
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.trainer.board import Posting
 
 log = logging.getLogger(__name__)
 _PAUSE_S = 60.0

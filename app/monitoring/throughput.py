@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from app.monitoring.group_view import all_keep_up, slowest
-from app.monitoring.models import LoopLagView, QueueView, ThroughputView, Trouble
-from app.monitoring.observer import Observation
-from app.monitoring.snapshot import Snapshot
-from app.service.holding import HeldBy
-from training.telemetry.group_report import member_name
-from training.telemetry.phases import Phase
+from millrace.app.monitoring.group_view import all_keep_up, slowest
+from millrace.app.monitoring.models import LoopLagView, QueueView, ThroughputView, Trouble
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.service.holding import HeldBy
+from millrace.training.telemetry.group_report import member_name
+from millrace.training.telemetry.phases import Phase
 
 Bound = Literal["records", "input", "compute", "workers"]
 _BESIDE_LEARNING = frozenset(

@@ -4,16 +4,16 @@ import math
 from datetime import datetime
 from typing import Literal
 
-from app.monitoring.group_view import waited_for
-from app.monitoring.models import ThroughputView, Trouble
-from app.monitoring.observer import Observation
-from app.monitoring.snapshot import AT_WORK
-from app.monitoring.throughput import at_the_first, kafka_is_away, unread_because
-from consumers.error_texts import first_clause
-from consumers.rounded import rounded_value
-from training.telemetry.live_metrics import LiveSnapshot
-from training.telemetry.phases import Phase
-from training.telemetry.watched import LOSS
+from millrace.app.monitoring.group_view import waited_for
+from millrace.app.monitoring.models import ThroughputView, Trouble
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.snapshot import AT_WORK
+from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unread_because
+from millrace.consumers.error_texts import first_clause
+from millrace.consumers.rounded import rounded_value
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.telemetry.phases import Phase
+from millrace.training.telemetry.watched import LOSS
 
 _UNDER_WAY = {
     Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",

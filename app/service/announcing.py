@@ -12,15 +12,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from app.settings import Settings
-from app.settings.connection import kafka_options
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.kafka.topic_writer import TopicWriter
-from training.checkpoints.exports.announced_versions import announced_versions, write_announced
-from training.checkpoints.exports.export_manifest import ExportManifest
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.errors import CorruptError, MissingExportError, NewerFormatError
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_options
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.kafka.topic_writer import TopicWriter
+from millrace.training.checkpoints.exports.announced_versions import announced_versions, write_announced
+from millrace.training.checkpoints.exports.export_manifest import ExportManifest
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
 
 log = logging.getLogger(__name__)
 _LOOK_S = 5.0

@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from app.settings.environment import begun_again, times_begun_again
+from millrace.app.settings.environment import begun_again, times_begun_again
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LOOK_EVERY_S = 0.5, 30.0, 0.1

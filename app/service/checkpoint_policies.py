@@ -3,11 +3,11 @@
 import logging
 from dataclasses import replace
 
-from app.settings import Settings
-from consumers.rounded import rounded_size
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.policies import (
+from millrace.app.settings import Settings
+from millrace.consumers.rounded import rounded_size
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.policies import (
     EverySeconds,
     EverySteps,
     KeepAny,
@@ -17,8 +17,8 @@ from training.checkpoints.policies import (
     KeepPolicy,
     SavePolicy,
 )
-from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.history.journal import Journal
+from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
+from millrace.training.history.journal import Journal
 
 log = logging.getLogger(__name__)
 

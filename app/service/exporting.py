@@ -13,19 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from app.service.announcing import Announcing
-from app.settings import Settings
-from app.settings.units import format_duration
-from consumers.errors import MillraceError
-from consumers.log_limit import LogLimit
-from training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.pins import Pins
-from training.ledger.ledger import Ledger
-from training.telemetry.events import EventKind, ReportEvent, Severity
-from training.telemetry.meter import Meter
+from millrace.app.service.announcing import Announcing
+from millrace.app.settings import Settings
+from millrace.app.settings.units import format_duration
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.log_limit import LogLimit
+from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
+from millrace.training.telemetry.meter import Meter
 
 log = logging.getLogger(__name__)
 _refusals = logging.getLogger(f"{__name__}.refusals")

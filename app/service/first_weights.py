@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.settings import Settings
-from app.settings.sections.model import InitialWeights
-from consumers.errors import ConfigError, MillraceError
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import FILE_NAME, Manifest
-from training.checkpoints.store import CheckpointStore
-from training.errors import MissingCheckpointError
-from training.model.learner import Learner
-from training.model.weights.initial_weights import WeightTable, match, take_over
-from training.model.weights.weight_files import FoundWeights, read_file
-from training.model.weights.weights import PART
+from millrace.app.settings import Settings
+from millrace.app.settings.sections.model import InitialWeights
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import MissingCheckpointError
+from millrace.training.model.learner import Learner
+from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
+from millrace.training.model.weights.weight_files import FoundWeights, read_file
+from millrace.training.model.weights.weights import PART
 
 log = logging.getLogger(__name__)
 _SETTING = "model.initial_weights"

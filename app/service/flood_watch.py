@@ -10,15 +10,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from app.service.sampling import read_between
-from consumers.errors import MillraceError
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.positions import Earliest, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from pipelines.formats import Decoder
-from pipelines.gates.flood import FloodGate, Judged, judged
-from pipelines.stream.decode import decode_chunk
+from millrace.app.service.sampling import read_between
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.pipelines.formats import Decoder
+from millrace.pipelines.gates.flood import FloodGate, Judged, judged
+from millrace.pipelines.stream.decode import decode_chunk
 
 log = logging.getLogger(__name__)
 PEEK_RECORDS = 200

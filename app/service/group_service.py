@@ -15,41 +15,41 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from app.service.beginning_again import Again, begin_again
-from app.service.deadline import deadline
-from app.service.kept_sample import RecordSamples
-from app.service.model_setup import build_learner, device_options, live_metrics_of, prove
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.service.running import Running
-from app.service.service import RunOptions, Service
-from app.settings import Loaded
-from app.settings.environment import suspects_told
-from consumers.dead_letters.letter import DeadLetters
-from consumers.errors import ConfigError
-from consumers.failpoints import failpoint
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from pipelines.stream.blocks import Span
-from pipelines.stream.record_sample import RecordSample, from_document, to_document
-from training.checkpoints.lease import FolderLease
-from training.errors import GroupError, NotOneGroupError
-from training.group.lobby import wait_for_all
-from training.group.lockstep_trainer import GroupTrainer
-from training.group.meeting import Group, meet
-from training.group.membership import Membership
-from training.group.one_state import GroupState
-from training.group.reporting import report_of
-from training.group.roles import GroupParts
-from training.model.learner import Learner
-from training.recovery.crash_guard import CrashGuard
-from training.recovery.step_errors import BlockRaised
-from training.telemetry.group_report import CHIEF
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.phases import Phase
-from training.trainer.save_figures import SaveFigures
-from training.trainer.saving import Saving
-from training.trainer.state import TrainerState
+from millrace.app.service.beginning_again import Again, begin_again
+from millrace.app.service.deadline import deadline
+from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.model_setup import build_learner, device_options, live_metrics_of, prove
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.running import Running
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.settings import Loaded
+from millrace.app.settings.environment import suspects_told
+from millrace.consumers.dead_letters.letter import DeadLetters
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Span
+from millrace.pipelines.stream.record_sample import RecordSample, from_document, to_document
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.errors import GroupError, NotOneGroupError
+from millrace.training.group.lobby import wait_for_all
+from millrace.training.group.lockstep_trainer import GroupTrainer
+from millrace.training.group.meeting import Group, meet
+from millrace.training.group.membership import Membership
+from millrace.training.group.one_state import GroupState
+from millrace.training.group.reporting import report_of
+from millrace.training.group.roles import GroupParts
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.crash_guard import CrashGuard
+from millrace.training.recovery.step_errors import BlockRaised
+from millrace.training.telemetry.group_report import CHIEF
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer.save_figures import SaveFigures
+from millrace.training.trainer.saving import Saving
+from millrace.training.trainer.state import TrainerState
 
 log = logging.getLogger(__name__)
 _MEETING_S = 30.0

@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.service.flood_watch import FloodWatch
-from app.service.schema_reports import schema_gate
-from app.service.source_view import NotConnected, SourceView
-from app.settings import Settings, to_decoder, to_flood
-from consumers.dead_letters.letter import CountedOnly, DeadLetters
-from consumers.kafka.options import KafkaOptions
-from pipelines.gates.flood import FloodGate
-from pipelines.gates.schema_gate import SchemaGate
-from training.telemetry.events import ReportEvent, ignore_event
+from millrace.app.service.flood_watch import FloodWatch
+from millrace.app.service.schema_reports import schema_gate
+from millrace.app.service.source_view import NotConnected, SourceView
+from millrace.app.settings import Settings, to_decoder, to_flood
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetters
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.pipelines.gates.flood import FloodGate
+from millrace.pipelines.gates.schema_gate import SchemaGate
+from millrace.training.telemetry.events import ReportEvent, ignore_event
 
 _REGISTRY_S = 2.0
 """How long a peek waits for the schema registry."""

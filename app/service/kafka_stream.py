@@ -10,24 +10,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.settings import Settings, to_decoder, to_row_schema
-from consumers.dead_letters.letter import DeadLetter, DeadLetters
-from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
-from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
-from consumers.kafka.positions import Earliest, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk, Partition
-from pipelines.gates.flood import FloodGate, judged
-from pipelines.gates.schema_gate import SchemaGate
-from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Delivery
-from pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
-from pipelines.stream.dataset import DatasetOptions, Deliveries
-from pipelines.stream.decode import Decoded, DecodePool, Refused
-from pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
-from pipelines.stream.row_order import RotationOptions
-from training.stream import StreamEnded, StreamStart, TopicsRecreated
+from millrace.app.settings import Settings, to_decoder, to_row_schema
+from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetters
+from millrace.consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
+from millrace.consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.gates.flood import FloodGate, judged
+from millrace.pipelines.gates.schema_gate import SchemaGate
+from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Delivery
+from millrace.pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
+from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries
+from millrace.pipelines.stream.decode import Decoded, DecodePool, Refused
+from millrace.pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""

@@ -25,10 +25,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from consumers.durable_files import replace_durably
-from consumers.errors import MillraceError
-from training.checkpoints.lease import FolderLease
-from training.telemetry.events import Event, EventKind, Events, Severity
+from millrace.consumers.durable_files import replace_durably
+from millrace.consumers.errors import MillraceError
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.telemetry.events import Event, EventKind, Events, Severity
 
 log = logging.getLogger(__name__)
 KeptTables = Mapping[str, npt.NDArray[Any]]

@@ -10,19 +10,19 @@ Owns the file, which is written while the folder's lease is held, and is readabl
 import logging
 from collections.abc import Sequence
 
-from app.service.sampling import Positions, read_between
-from app.settings import Settings, to_decoder, to_row_schema, to_windows
-from consumers.durable_files import replace_durably
-from consumers.errors import MillraceError
-from consumers.kafka.positions import Earliest, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk
-from pipelines.shaping.windows.windows import WindowStates
-from pipelines.stream.decode import Decoded, decode_chunk
-from pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
-from training.checkpoints.folder import Folder
-from training.checkpoints.sealed_json import seal, unseal
-from training.model.probes.probe_rows import ReadSample
+from millrace.app.service.sampling import Positions, read_between
+from millrace.app.settings import Settings, to_decoder, to_row_schema, to_windows
+from millrace.consumers.durable_files import replace_durably
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk
+from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.sealed_json import seal, unseal
+from millrace.training.model.probes.probe_rows import ReadSample
 
 log = logging.getLogger(__name__)
 _ROWS = 256

@@ -2,11 +2,11 @@
 
 import logging
 
-from consumers.dead_letters.letter import Absence, DeadLetter, DeadLetters
-from consumers.reasons import Reason
-from consumers.records import Partition
-from training.checkpoints.manifest import SaveRequest
-from training.errors import CheckpointError
+from millrace.consumers.dead_letters.letter import Absence, DeadLetter, DeadLetters
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import SaveRequest
+from millrace.training.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 _STOP_S = 5.0

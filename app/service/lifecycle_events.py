@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from consumers.error_texts import first_clause
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.model.setup.model_code import is_code_of
-from training.telemetry.events import EventKind, ReportEvent, Severity
+from millrace.consumers.error_texts import first_clause
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.model.setup.model_code import is_code_of
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
 

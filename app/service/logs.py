@@ -100,7 +100,7 @@ def _with_facts(event: EventDict, name: str | None) -> EventDict:
     facts = {
         "ts": moment.replace("+00:00", "Z"),
         "level": record.levelname.lower(),
-        "logger": record.name,
+        "logger": record.name.removeprefix("millrace."),
         "event": str(event.pop(_WORDS)).rstrip(),
         "name": name,
         "thread": record.threadName,

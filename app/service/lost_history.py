@@ -8,12 +8,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.settings import Settings
-from consumers.errors import DataLossError
-from consumers.kafka.positions import Committed, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from consumers.suggested_command import suggested_command
+from millrace.app.settings import Settings
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.kafka.positions import Committed, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.consumers.suggested_command import suggested_command
 
 log = logging.getLogger(__name__)
 

@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.settings import Settings, to_balance, to_reservoir, to_row_schema
-from consumers.errors import ConfigError, MillraceError
-from training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
-from training.errors import ModelError, gist
-from training.model.call.metrics import preferred
-from training.model.learner import Learner, LearnerOptions
-from training.model.probes.probe_rows import ReadSample
-from training.model.proof.augment_proof import draws_by_seed
-from training.model.proof.metric_proof import states_add_up
-from training.model.proof.preprocess_proof import repeats_itself, row_by_row
-from training.model.proof.proof import Finding, ModelProof
-from training.model.setup.build_errors import without_mean
-from training.model.setup.keras_options import without_effect
-from training.model.setup.model_file import LoadedModelFile, ModelFile, load
-from training.model.setup.strategy import DeviceOptions
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.watched import Watched, choose_watched
-from training.trainer.metric_guesses import plan_of
+from millrace.app.settings import Settings, to_balance, to_reservoir, to_row_schema
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
+from millrace.training.errors import ModelError, gist
+from millrace.training.model.call.metrics import preferred
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.probes.probe_rows import ReadSample
+from millrace.training.model.proof.augment_proof import draws_by_seed
+from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.preprocess_proof import repeats_itself, row_by_row
+from millrace.training.model.proof.proof import Finding, ModelProof
+from millrace.training.model.setup.build_errors import without_mean
+from millrace.training.model.setup.keras_options import without_effect
+from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
+from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.watched import Watched, choose_watched
+from millrace.training.trainer.metric_guesses import plan_of
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 
-from app.settings.environment import quiet_tensorflow, tensorflow_level_is_set
+from millrace.app.settings.environment import quiet_tensorflow, tensorflow_level_is_set
 
 log = logging.getLogger(__name__)
 _NATIVE = re.compile(

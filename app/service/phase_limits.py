@@ -6,8 +6,8 @@ Pure; runs anywhere. Phases without a setting have the limits of `PhaseLimits.us
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.settings import Settings
-from training.telemetry.phases import Phase, PhaseLimits
+from millrace.app.settings import Settings
+from millrace.training.telemetry.phases import Phase, PhaseLimits
 
 SETTINGS: Mapping[Phase, str] = {
     Phase.TRACING: "limits.trace",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.stream.freed_memory import keep_freed_memory
+from millrace.pipelines.stream.freed_memory import keep_freed_memory
 
 _SWITCH_S = 0.001
 """After which a thread that computes in Python lets go of its lock, where others wait. At its own 5 ms the trainer

@@ -6,10 +6,10 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
-from app.settings import Loaded
-from app.settings.masking import masked
-from app.version import version as own_version
-from training.model.setup.model_code import beside_sha256, model_sha256
+from millrace.app.settings import Loaded
+from millrace.app.settings.masking import masked
+from millrace.app.version import version as own_version
+from millrace.training.model.setup.model_code import beside_sha256, model_sha256
 
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:

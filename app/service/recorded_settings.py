@@ -7,11 +7,11 @@ settings are shown.
 from collections.abc import Mapping
 from typing import Any
 
-from app.settings import Settings
-from app.settings.masking import masked
-from app.settings.record_fields import OneLabelSettings
-from training.model.hyperparameters import HyperparameterOptions, OnChange
-from training.model.setup.model_code import model_sha256
+from millrace.app.settings import Settings
+from millrace.app.settings.masking import masked
+from millrace.app.settings.record_fields import OneLabelSettings
+from millrace.training.model.hyperparameters import HyperparameterOptions, OnChange
+from millrace.training.model.setup.model_code import model_sha256
 
 _TRAINING = (
     "batch_size",

@@ -1,9 +1,9 @@
 """What shapes the rows of a trainer by the settings, in the sequence in which it does."""
 
-from app.settings import Settings, to_balance, to_row_schema, to_windows
-from pipelines.shaping.balance.resampling import ResampleStates
-from pipelines.shaping.row_states import RowStates
-from pipelines.shaping.windows.windows import WindowStates
+from millrace.app.settings import Settings, to_balance, to_row_schema, to_windows
+from millrace.pipelines.shaping.balance.resampling import ResampleStates
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.windows.windows import WindowStates
 
 
 def row_states(settings: Settings) -> tuple[RowStates, ...]:

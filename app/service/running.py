@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from app.service.kafka_stream import NO_STREAM, StreamFactory, StreamStatistics
-from consumers.dead_letters.letter import CountedOnly, DeadLetters
-from training.recovery.crash_guard import CrashGuard
-from training.telemetry.live_metrics import LiveMetrics
+from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamStatistics
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetters
+from millrace.training.recovery.crash_guard import CrashGuard
+from millrace.training.telemetry.live_metrics import LiveMetrics
 
 
 class AnyTrainer(Protocol):

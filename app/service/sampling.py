@@ -5,10 +5,10 @@ Blocks the caller, who has started the source and stops it.
 
 from collections.abc import Iterator, Mapping
 
-from consumers.errors import HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff, ReceiveEnd
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import HandoffEmpty, HandoffEnded
+from millrace.consumers.handoff import Handoff, ReceiveEnd
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk, Partition
 
 Positions = Mapping[Partition, int]
 _READ_S = 15.0

@@ -2,11 +2,11 @@
 
 import logging
 
-from app.settings import Settings
-from app.settings.sections.registry import cache_of
-from pipelines.gates.schema_gate import NewSchema, SchemaGate
-from pipelines.registry.kept_schemas import KeptSchemas
-from training.telemetry.events import EventKind, ReportEvent, Severity
+from millrace.app.settings import Settings
+from millrace.app.settings.sections.registry import cache_of
+from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
+from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)
 

@@ -18,55 +18,55 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.service.beginning_again import Again
-from app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
-from app.service.exporting import Exporting, RunExport
-from app.service.first_weights import log_ignored, take_initial_weights
-from app.service.holding import Holding
-from app.service.kafka_stream import StreamFactory, StreamOptions
-from app.service.kept_history import KeptHistory
-from app.service.kept_sample import RecordSamples
-from app.service.letters import await_letters, post_refused, stop_dead_letters
-from app.service.lifecycle_events import tell_ended, tell_started
-from app.service.lost_history import LostHistory, lost_history
-from app.service.model_setup import build_learner, live_metrics_of, prove, require_known_conditions
-from app.service.phase_limits import phase_limits
-from app.service.process_tuning import tune
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.service.row_shaping import row_states
-from app.service.running import NotRunning, Running
-from app.service.source_view import NotConnected, SourceView
-from app.settings import Loaded, Settings
-from app.settings.connection import kafka_history, kafka_options
-from consumers.dead_letters.letter import CountedOnly, DeadLetters
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.kafka.positions import Until
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore
-from training.checkpoints.writer import CheckpointWriter
-from training.commands import Commands, Stop
-from training.errors import PassedError
-from training.history.journal_blocks import recorder_of
-from training.ledger.ledger import Ledger
-from training.model.learner import Learner
-from training.model.setup.cores import usable_cores
-from training.recovery.crash_guard import CrashGuard
-from training.recovery.step_errors import OnStepError, StepErrorOptions
-from training.telemetry.events import EventKind, Events, Severity
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phase, Phases
-from training.trainer.board import Board
-from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Trainer
+from millrace.app.service.beginning_again import Again
+from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
+from millrace.app.service.exporting import Exporting, RunExport
+from millrace.app.service.first_weights import log_ignored, take_initial_weights
+from millrace.app.service.holding import Holding
+from millrace.app.service.kafka_stream import StreamFactory, StreamOptions
+from millrace.app.service.kept_history import KeptHistory
+from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.letters import await_letters, post_refused, stop_dead_letters
+from millrace.app.service.lifecycle_events import tell_ended, tell_started
+from millrace.app.service.lost_history import LostHistory, lost_history
+from millrace.app.service.model_setup import build_learner, live_metrics_of, prove, require_known_conditions
+from millrace.app.service.phase_limits import phase_limits
+from millrace.app.service.process_tuning import tune
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.row_shaping import row_states
+from millrace.app.service.running import NotRunning, Running
+from millrace.app.service.source_view import NotConnected, SourceView
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetters
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.kafka.positions import Until
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.checkpoints.writer import CheckpointWriter
+from millrace.training.commands import Commands, Stop
+from millrace.training.errors import PassedError
+from millrace.training.history.journal_blocks import recorder_of
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.model.setup.cores import usable_cores
+from millrace.training.recovery.crash_guard import CrashGuard
+from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
+from millrace.training.telemetry.events import EventKind, Events, Severity
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.meter import Meter
+from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.board import Board
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from millrace.training.trainer.saving import Saving, SavingOptions
+from millrace.training.trainer.trainer import Trainer
 
 log = logging.getLogger(__name__)
 _CONNECT_S = 15.0

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from consumers.errors import MillraceError
-from consumers.kafka.positions import Start
-from consumers.kafka.statistics import SourceMeter, SourceStatistics
-from consumers.records import Partition
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.positions import Start
+from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
+from millrace.consumers.records import Partition
 
 
 class SourceView(Protocol):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from app.settings.yaml_file import Key
+from millrace.app.settings.yaml_file import Key
 
 NAME = "<name>"
 """Stands for any name, where a mapping's keys are the user's own."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import ssl
 from typing import Any
 
-from app.settings.certificates import PemFile, present, trusting
-from app.settings.root import Settings
-from app.settings.secret_files import read_secret
-from app.settings.sections.kafka import KafkaSettings
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.replaying import NO_HISTORY, History
+from millrace.app.settings.certificates import PemFile, present, trusting
+from millrace.app.settings.root import Settings
+from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.replaying import NO_HISTORY, History
 
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
@@ -31,7 +31,7 @@ def kafka_history(settings: Settings) -> History:
     """Return what the archive holds from before Kafka's retention; an empty history where no archive is set."""
     if settings.archive.path is None:
         return NO_HISTORY
-    from consumers.archive.replay import ArchivedHistory  # noqa: PLC0415 - loads pyarrow's Parquet, which few need
+    from millrace.consumers.archive.replay import ArchivedHistory  # noqa: PLC0415 - loads pyarrow's Parquet, which few need
 
     return ArchivedHistory(settings.archive.path, chunk_records=settings.kafka.chunk_records)
 

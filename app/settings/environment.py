@@ -18,11 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 
-from app.settings.all_settings import matches, settings_of
-from app.settings.spelling import DELIMITER, PREFIX
-from app.settings.stray_variables import Strays, strays_in
-from app.settings.yaml_file import Key
-from consumers.errors import ConfigError
+from millrace.app.settings.all_settings import matches, settings_of
+from millrace.app.settings.spelling import DELIMITER, PREFIX
+from millrace.app.settings.stray_variables import Strays, strays_in
+from millrace.app.settings.yaml_file import Key
+from millrace.consumers.errors import ConfigError
 
 _NULL = "null"
 _TIMES, _SUSPECTS = "MILLRACE_TIMES_BEGUN_AGAIN", "MILLRACE_SUSPECTS"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 
 class SettingsError(ConfigError):

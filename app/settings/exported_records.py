@@ -15,13 +15,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from app.settings.root import Settings
-from app.settings.section import FOLDER as AGAINST
-from app.settings.sections.records import RecordsSettings
-from app.settings.sections.registry import RegistrySettings
-from app.settings.sections.windows import to_windows
-from consumers.errors import ConfigError
-from pipelines.formats.protobuf.descriptors import descriptor_set
+from millrace.app.settings.root import Settings
+from millrace.app.settings.section import FOLDER as AGAINST
+from millrace.app.settings.sections.records import RecordsSettings
+from millrace.app.settings.sections.registry import RegistrySettings
+from millrace.app.settings.sections.windows import to_windows
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.protobuf.descriptors import descriptor_set
 
 FOLDER = "records"
 _FILE, _AVRO, _PROTOBUF = "records.json", "schema.avsc", "messages.pb"

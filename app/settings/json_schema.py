@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.settings.all_settings import models_in, spelled
-from app.settings.root import Settings
+from millrace.app.settings.all_settings import models_in, spelled
+from millrace.app.settings.root import Settings
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _OURS_ALONE = {"title", "ge", "gt"}

@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from app.settings.environment import Overrides, read_environment
-from app.settings.errors import SettingsError
-from app.settings.root import Settings
-from app.settings.section import FOLDER, Section
-from app.settings.sections.kafka import KafkaSettings
-from app.settings.sections.records import told_answers
-from app.settings.sections.registry import RegistrySettings
-from app.settings.sections.windows import without_length
-from app.settings.spelling import dotted
-from app.settings.validation_errors import Places, describe
-from app.settings.yaml_file import Document, Key, read_yaml
+from millrace.app.settings.environment import Overrides, read_environment
+from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.root import Settings
+from millrace.app.settings.section import FOLDER, Section
+from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.app.settings.sections.records import told_answers
+from millrace.app.settings.sections.registry import RegistrySettings
+from millrace.app.settings.sections.windows import without_length
+from millrace.app.settings.spelling import dotted
+from millrace.app.settings.validation_errors import Places, describe
+from millrace.app.settings.yaml_file import Document, Key, read_yaml
 
 _Model = TypeVar("_Model", bound=BaseModel)
 DEFAULT = "default"

@@ -23,14 +23,14 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from app.settings.image_fields import image_fault
-from app.settings.nesting import depth
-from app.settings.section import Count, Section, SettingError, no_truth_value
-from consumers.errors import ConfigError
-from pipelines import schema
-from pipelines.formats.shared.paths import escaped, parse
-from pipelines.formats.shared.sources import complaint_about
-from pipelines.schema import DTYPES, DType
+from millrace.app.settings.image_fields import image_fault
+from millrace.app.settings.nesting import depth
+from millrace.app.settings.section import Count, Section, SettingError, no_truth_value
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines import schema
+from millrace.pipelines.formats.shared.paths import escaped, parse
+from millrace.pipelines.formats.shared.sources import complaint_about
+from millrace.pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str
 Length = Annotated[int, Field(ge=1), BeforeValidator(no_truth_value)]

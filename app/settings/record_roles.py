@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from app.settings.record_fields import MAX, MIN, MISSING, Bound, Ruled, Source, check_bound, check_order
-from app.settings.section import Count, SettingError
-from pipelines import schema
-from pipelines.schema import DType, TimeFormat
+from millrace.app.settings.record_fields import MAX, MIN, MISSING, Bound, Ruled, Source, check_bound, check_order
+from millrace.app.settings.section import Count, SettingError
+from millrace.pipelines import schema
+from millrace.pipelines.schema import DType, TimeFormat
 
 
 class WeightSettings(Ruled):

@@ -1,4 +1,7 @@
-"""Writes docs/configuration.md out of the models: `python -m app.settings.reference > docs/configuration.md`."""
+"""Writes docs/configuration.md out of the models.
+
+python -m millrace.app.settings.reference > docs/configuration.md
+"""
 
 import sys
 from collections.abc import Iterator
@@ -6,15 +9,15 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from app.settings.all_settings import models_in, settings_of, spelled, type_of
-from app.settings.root import Settings
-from app.settings.spelling import dotted, flow
-from app.settings.yaml_file import Key
+from millrace.app.settings.all_settings import models_in, settings_of, spelled, type_of
+from millrace.app.settings.root import Settings
+from millrace.app.settings.spelling import dotted, flow
+from millrace.app.settings.yaml_file import Key
 
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Written by `python -m app.settings.reference`; a test compares. Change the models in app/settings instead. -->
+<!-- Written by `python -m millrace.app.settings.reference`; a test compares. Change the models in app/settings. -->
 
 One YAML file describes one model. Five lines are enough:
 

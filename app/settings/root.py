@@ -5,27 +5,27 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.settings.section import Section, SettingError
-from app.settings.sections.api import ApiSettings
-from app.settings.sections.archive import ArchiveSettings
-from app.settings.sections.balance import BalanceSettings, to_balance
-from app.settings.sections.checkpoints import CheckpointSettings
-from app.settings.sections.export import ExportSettings
-from app.settings.sections.kafka import KafkaSettings, derived_group
-from app.settings.sections.limits import LimitSettings
-from app.settings.sections.logs import LogSettings
-from app.settings.sections.memory import MemorySettings
-from app.settings.sections.model import ModelSettings
-from app.settings.sections.records import RecordsSettings, to_schema
-from app.settings.sections.registry import derived_cache
-from app.settings.sections.reservoir import ReservoirSettings
-from app.settings.sections.scale import ScaleSettings
-from app.settings.sections.serve import ServeSettings
-from app.settings.sections.stop import StopSettings
-from app.settings.sections.training import TrainingSettings
-from app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
-from consumers.errors import ConfigError
-from pipelines.shaping.balance.resampling import class_field
+from millrace.app.settings.section import Section, SettingError
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.app.settings.sections.archive import ArchiveSettings
+from millrace.app.settings.sections.balance import BalanceSettings, to_balance
+from millrace.app.settings.sections.checkpoints import CheckpointSettings
+from millrace.app.settings.sections.export import ExportSettings
+from millrace.app.settings.sections.kafka import KafkaSettings, derived_group
+from millrace.app.settings.sections.limits import LimitSettings
+from millrace.app.settings.sections.logs import LogSettings
+from millrace.app.settings.sections.memory import MemorySettings
+from millrace.app.settings.sections.model import ModelSettings
+from millrace.app.settings.sections.records import RecordsSettings, to_schema
+from millrace.app.settings.sections.registry import derived_cache
+from millrace.app.settings.sections.reservoir import ReservoirSettings
+from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.app.settings.sections.serve import ServeSettings
+from millrace.app.settings.sections.stop import StopSettings
+from millrace.app.settings.sections.training import TrainingSettings
+from millrace.app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.balance.resampling import class_field
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 

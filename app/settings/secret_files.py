@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 
 def read_secret(key: str, path: Path | None) -> SecretStr | None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.settings.yaml_file import Key
+from millrace.app.settings.yaml_file import Key
 
 PREFIX = "MILLRACE_"
 DELIMITER = "__"

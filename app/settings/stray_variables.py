@@ -13,9 +13,9 @@ from typing import get_origin
 
 from pydantic import BaseModel
 
-from app.settings.all_settings import NAME, settings_of
-from app.settings.spelling import PREFIX, variable
-from app.settings.yaml_file import Key
+from millrace.app.settings.all_settings import NAME, settings_of
+from millrace.app.settings.spelling import PREFIX, variable
+from millrace.app.settings.yaml_file import Key
 
 _READ_ELSEWHERE = frozenset(
     {

@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from app.settings.all_settings import matches, settings_of, spelled
-from app.settings.environment import Overrides
-from app.settings.section import SettingError
-from app.settings.sections.records import LABELS_BY_NAME, ONE_LABEL
-from app.settings.spelling import dotted, flow
-from app.settings.yaml_file import Document, Key
+from millrace.app.settings.all_settings import matches, settings_of, spelled
+from millrace.app.settings.environment import Overrides
+from millrace.app.settings.section import SettingError
+from millrace.app.settings.sections.records import LABELS_BY_NAME, ONE_LABEL
+from millrace.app.settings.spelling import dotted, flow
+from millrace.app.settings.yaml_file import Document, Key
 
 _LONGEST = 60
 _MOST = 50

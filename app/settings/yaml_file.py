@@ -14,9 +14,9 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from app.settings.errors import SettingsError
-from app.settings.yaml_errors import in_words
-from consumers.errors import ConfigError
+from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.yaml_errors import in_words
+from millrace.consumers.errors import ConfigError
 
 Key = tuple[str | int, ...]
 """Where a value stands: the keys, and places in lists, that lead to it."""

@@ -15,14 +15,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.settings import Settings
-from app.settings.connection import kafka_options
-from consumers.archive.archive_store import Place
-from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.archive.shards import Shard, listing, next_offsets, remove_leftovers
-from consumers.archive.stores import store_at
-from consumers.error_texts import first_clause
-from consumers.errors import (
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_options
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.archiver import ArchiveOptions, Archiver
+from millrace.consumers.archive.shards import Shard, listing, next_offsets, remove_leftovers
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.error_texts import first_clause
+from millrace.consumers.errors import (
     ArchiveAwayError,
     ConfigError,
     DataLossError,
@@ -31,11 +31,11 @@ from consumers.errors import (
     HandoffEnded,
     MillraceError,
 )
-from consumers.fingerprints import Fingerprint
-from consumers.handoff import Handoff, ReceiveEnd
-from consumers.kafka.positions import Earliest, Until
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.handoff import Handoff, ReceiveEnd
+from millrace.consumers.kafka.positions import Earliest, Until
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import service_config_pb2
 
-from app.settings.sections.records import RecordsSettings, to_decoder, to_schema
-from app.version import version
-from consumers.errors import ConfigError, UnreachableError
-from pipelines.files.service_worker import ServiceWork, Work, register
-from pipelines.formats.example.decoder import ExampleDecoder
-from pipelines.formats.shared.protocol import Decoder
+from millrace.app.settings.sections.records import RecordsSettings, to_decoder, to_schema
+from millrace.app.version import version
+from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.pipelines.files.service_worker import ServiceWork, Work, register
+from millrace.pipelines.formats.example.decoder import ExampleDecoder
+from millrace.pipelines.formats.shared.protocol import Decoder
 
 log = logging.getLogger(__name__)
 _PROTOCOL = "grpc"

@@ -11,23 +11,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.api.checkpoint_reads import just_published
-from app.monitoring.command_models import RewindPlanAnswer
-from app.monitoring.rewind_view import beginnings_of, plan_fields
-from app.service.checkpoint_policies import remove_some, store_options
-from app.settings import Settings
-from app.settings.connection import kafka_history, kafka_options
-from app.tools.service_client import NO_FILES, Remote, TlsFiles, local_service
-from consumers.errors import ConfigError, MillraceError, UnreachableError
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.lock_holder import holder_of
-from training.checkpoints.store import CheckpointStore
-from training.errors import FolderBusyError
-from training.history.rewind import plan_rewind, present_on_disk, publish_rewind
-from training.history.rewind_request import Destination, Numbered, RewindRequest, parse_destination, parse_skips
+from millrace.app.api.checkpoint_reads import just_published
+from millrace.app.monitoring.command_models import RewindPlanAnswer
+from millrace.app.monitoring.rewind_view import beginnings_of, plan_fields
+from millrace.app.service.checkpoint_policies import remove_some, store_options
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.tools.service_client import NO_FILES, Remote, TlsFiles, local_service
+from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.lock_holder import holder_of
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import FolderBusyError
+from millrace.training.history.rewind import plan_rewind, present_on_disk, publish_rewind
+from millrace.training.history.rewind_request import (
+    Destination,
+    Numbered,
+    RewindRequest,
+    parse_destination,
+    parse_skips,
+)
 
 _WAIT_S = 600
 CONNECT_S = 5.0

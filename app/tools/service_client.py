@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.api.tokens import TOKEN
-from app.settings import Settings
-from app.settings.certificates import PemFile, first_certificate, present, trusting
-from app.settings.secret_files import read_secret
-from consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.app.api.tokens import TOKEN
+from millrace.app.settings import Settings
+from millrace.app.settings.certificates import PemFile, first_certificate, present, trusting
+from millrace.app.settings.secret_files import read_secret
+from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
 
 ASK_S, COMMAND_S = 10.0, 30.0
 LONGEST_S = 600.0

@@ -24,11 +24,11 @@ import produce
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumers.archive.shard_reader import pieces, read, read_piece
-from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import Shard
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
+from millrace.consumers.archive.shard_reader import pieces, read, read_piece
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
 
 CHUNK_RECORDS = 4096
 Took = tuple[float, float]

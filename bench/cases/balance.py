@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from rig import report
 
-from pipelines.schema import Field, Schema
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.blocks import Rows
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 
 FEATURES, UNITS = 12, 64
 RARE = 1 / 200

@@ -15,7 +15,7 @@ import time
 import numpy as np
 from rig import Calls, Floats, hosted, ms, percentile, place, report
 
-from training.commands import Save
+from millrace.training.commands import Save
 
 MODEL = {"model.build": "../models/ten_million.py:build_model"}
 SMALL = {"training.batch_size": 64, "training.batches_per_call": 1, "checkpoints.every": "1h"}

@@ -29,14 +29,14 @@ import tensorflow as tf
 from pretrain import made, write_examples
 from rig import ROOT, STATE, cpu_s, other_work_s, report, settings_of
 
-from app.tools.pretrain.inputs import InputOptions, reader_of, served, training_blocks
-from app.tools.pretrain.shard_sources import ShardSource, from_files
-from pipelines.files.service_dataset import ServiceJob
-from pipelines.files.visits import Refusals, Visits
+from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, served, training_blocks
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_files
+from millrace.pipelines.files.service_dataset import ServiceJob
+from millrace.pipelines.files.visits import Refusals, Visits
 
 SHARD_ROWS, TURNS = 512, 6_000
 START_S = 120.0
-COMMAND = (sys.executable, "-c", "from app.cli import main; main()", "data-service")
+COMMAND = (sys.executable, "-c", "from millrace.app.cli import main; main()", "data-service")
 
 
 def preprocess(features: Any, label: Any, weight: Any) -> Any:

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import read_avro
 from rig import report
 
-from app.service.process_tuning import tune
-from consumers.joining import JOINED_RECORDS
-from pipelines.formats import Decoder, make_decoder
-from pipelines.schema import AvroLayout, DType, Field, Schema
+from millrace.app.service.process_tuning import tune
+from millrace.consumers.joining import JOINED_RECORDS
+from millrace.pipelines.formats import Decoder, make_decoder
+from millrace.pipelines.schema import AvroLayout, DType, Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 MIXED: Mapping[str, DType] = {

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from rig import report
 
-from consumers.records import Chunk, Partition
-from pipelines.formats import Decoder, make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import Decoder, make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import decode_chunk
 
 WIDTH, CHUNK, PARTITION = 28, 4096, Partition("bench", 0)
 SCHEMA = Schema(

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import parse_protobuf
 from rig import report
 
-from app.service.process_tuning import tune
-from consumers.joining import JOINED_RECORDS
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, ProtobufLayout, Schema
+from millrace.app.service.process_tuning import tune
+from millrace.consumers.joining import JOINED_RECORDS
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, ProtobufLayout, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 SCHEMA = Schema(

@@ -12,9 +12,9 @@ from typing import Any
 
 from rig import START_S, Notes, hosted, place, report
 
-from app.service.running import Running
-from app.service.service import RunOptions, Service
-from consumers.kafka.positions import Now
+from millrace.app.service.running import Running
+from millrace.app.service.service import RunOptions, Service
+from millrace.consumers.kafka.positions import Now
 
 AT_MOST_S = 3600.0
 

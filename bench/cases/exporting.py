@@ -21,9 +21,9 @@ from unittest.mock import patch
 import numpy as np
 from rig import CONFIGS, STATE, Calls, Floats, Hosted, as_environment, hosted, ms, percentile, place, report
 
-from app.service.exporting import ExportVerdict, RunExport
-from app.service.service import RunOptions
-from app.tools.export.child_process import ExportProcess
+from millrace.app.service.exporting import ExportVerdict, RunExport
+from millrace.app.service.service import RunOptions
+from millrace.app.tools.export.child_process import ExportProcess
 
 CONFIG = "higgs_raw"
 SETTLING_S = 3.0

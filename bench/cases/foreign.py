@@ -30,9 +30,9 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 from rig import STATE, hosted, place, report, settings_of
 
-from app.tools.local_broker.jars import JarSet, cached_jars
-from pipelines.schema import Column
-from training.commands import Save
+from millrace.app.tools.local_broker.jars import JarSet, cached_jars
+from millrace.pipelines.schema import Column
+from millrace.training.commands import Save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -213,11 +213,11 @@ def main() -> None:
 
 def exported(settings: Mapping[str, Any]) -> tuple[dict[str, Column], dict[str, Column], Path]:
     """Export the newest checkpoint: the model's answers to the last records, these as raw features, and the version."""
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
-    from app.tools.export.export_inputs import checkpoint_to_export, records_to_prove, served_model
-    from training.model.export.export_reference import expected_answers
-    from training.model.export.raw_columns import raw_columns
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export_inputs import checkpoint_to_export, records_to_prove, served_model
+    from millrace.training.model.export.export_reference import expected_answers
+    from millrace.training.model.export.raw_columns import raw_columns
 
     loaded = settings_of("clicks", settings)
     made = export_checkpoint(loaded, None, folder_of(loaded.settings))

@@ -19,12 +19,12 @@ from reservoir import CLASSES, FEATURES, MANY, World, block_of
 from rig import report
 from windows import BATCH, BATCHES
 
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
-from training.model.variables import optimizers_of
-from training.model.weights.initial_weights import match, take_over
-from training.model.weights.kept_slots import keep_slots
-from training.model.weights.weight_files import FoundWeights
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.model.variables import optimizers_of
+from millrace.training.model.weights.initial_weights import match, take_over
+from millrace.training.model.weights.kept_slots import keep_slots
+from millrace.training.model.weights.weight_files import FoundWeights
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lines import lines

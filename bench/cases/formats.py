@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from rig import report
 
-from pipelines.formats import Decoder, make_decoder
-from pipelines.schema import Field, Schema
+from millrace.pipelines.formats import Decoder, make_decoder
+from millrace.pipelines.schema import Field, Schema
 
 CHUNK = 20_000
 SOURCES = {

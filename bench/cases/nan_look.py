@@ -12,7 +12,7 @@ import time
 import numpy as np
 from rig import ms, percentile, report, settings_of
 
-from app.service.model_setup import build_learner
+from millrace.app.service.model_setup import build_learner
 
 MODEL = {"model.build": "../models/ten_million.py:build_model", "training.batch_size": 64}
 SETTLING = 5

@@ -12,8 +12,8 @@ import time
 
 from rig import hosted, place, report, settings_of
 
-from app.service.model_setup import build_learner
-from pipelines.stream.blocks import Rows
+from millrace.app.service.model_setup import build_learner
+from millrace.pipelines.stream.blocks import Rows
 
 MODEL = {"model.build": "../models/waiting.py:build_model"}
 SETTLING_CALLS = 15

@@ -18,19 +18,19 @@ import numpy as np
 import tensorflow as tf
 from rig import report
 
-from app.service.process_tuning import tune
-from app.settings.sections.records import RecordsSettings, to_decoder
-from consumers.joining import JOINED_RECORDS
-from consumers.records import Chunk, Partition
-from pipelines.formats import Decoder
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Rows
-from pipelines.stream.decode import decode_chunk
+from millrace.app.service.process_tuning import tune
+from millrace.app.settings.sections.records import RecordsSettings, to_decoder
+from millrace.consumers.joining import JOINED_RECORDS
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import Decoder
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.faults.harness.forms import FORMS, Form, PoisonedStream
 from tests.faults.harness.model import build_model
 from tests.faults.harness.records import ExpectedPosition
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
 
 BATCH, BATCHES, CHUNK, SHARE = 256, 16, JOINED_RECORDS, 0.01
 PARTITION = Partition("bench", 0)

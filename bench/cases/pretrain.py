@@ -36,18 +36,18 @@ import produce
 import tensorflow as tf
 from rig import STATE, other_work_s, report, settings_of
 
-from app.service.model_setup import build_learner
-from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
-from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
-from consumers.archive.shard_names import Format
-from consumers.archive.shard_writer import OpenShard
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
-from pipelines.files.file_dataset import FileBlocks
-from pipelines.files.visits import Refusals
-from pipelines.stream.blocks import Rows
-from training.model.learner import Learner
-from training.pretraining.epochs import Epoch, Pretraining, PretrainingOptions
+from millrace.app.service.model_setup import build_learner
+from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.files.file_dataset import FileBlocks
+from millrace.pipelines.files.visits import Refusals
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner
+from millrace.training.pretraining.epochs import Epoch, Pretraining, PretrainingOptions
 
 TOPIC, FEATURES, SHARDS, PIECE = "bench", 28, 8, 16_384
 FORMATS: tuple[Format, ...] = ("parquet", "tfrecord")

@@ -22,11 +22,11 @@ import tensorflow as tf
 from rig import report
 from windows import BATCH, BATCHES, SCHEMA, build, chunks_of, learnt, newest
 
-from pipelines.schema import Field, Schema
-from pipelines.shaping.options import ReservoirOptions
-from pipelines.stream.blocks import Rows
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.options import ReservoirOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lines import lines

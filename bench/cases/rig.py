@@ -25,11 +25,11 @@ import numpy.typing as npt
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.api.server import ApiServer
-from app.service.logs import configure
-from app.service.service import RunOptions, Service
-from app.settings import Loaded, load
-from training.telemetry.meter import Meter
+from millrace.app.api.server import ApiServer
+from millrace.app.service.logs import configure
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.settings import Loaded, load
+from millrace.training.telemetry.meter import Meter
 
 CASES = Path(__file__).parent
 ROOT = CASES.parents[1]

@@ -30,8 +30,8 @@ import numpy as np
 import tensorflow as tf
 from rig import ROOT, STATE, other_work_s, report
 
-from training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 
 NAME, FEATURES = "swaps", 28
 CLIENTS, RATE = 4, 80
@@ -173,7 +173,7 @@ def server(folder: Path) -> Iterator[tuple[int, int]]:
     """A server of the folder: its port, and its process."""
     config, log = folder / "swaps.yaml", folder / "log"
     config.write_text(CONFIG)
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "-c", str(config)]
+    command = [sys.executable, "-c", "from millrace.app.cli import main; main()", "serve", "-c", str(config)]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, cwd=ROOT)
     try:

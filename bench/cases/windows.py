@@ -22,16 +22,16 @@ import numpy as np
 import tensorflow as tf
 from rig import report
 
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import CsvLayout, Field, Schema
-from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows.windows import WindowStates
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, Rows
-from pipelines.stream.decode import decode_chunk
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, Rows
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 
 FEATURES, UNITS, BATCH, BATCHES = 12, 64, 256, 16
 KEYS, CHUNK = 20_000, 4096

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 
-from consumers.archive.shards import Shard
-from consumers.records import Partition
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.records import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

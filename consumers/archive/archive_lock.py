@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from consumers.durable_files import is_full
-from consumers.errors import ArchiveBusyError, ConfigError
+from millrace.consumers.durable_files import is_full
+from millrace.consumers.errors import ArchiveBusyError, ConfigError
 
 _NAME = ".lock"
 

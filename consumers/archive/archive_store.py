@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from consumers.durable_files import FileFacts
+from millrace.consumers.durable_files import FileFacts
 
 Place = Path | str
 """A folder, or the URL of one in an object store: what `archive.path` says."""

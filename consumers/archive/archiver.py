@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_names import Format
-from consumers.archive.shard_writer import OpenShard, WaitForRoom
-from consumers.archive.shards import Shard
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
-from consumers.rounded import rounded_size
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.shard_writer import OpenShard, WaitForRoom
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
+from millrace.consumers.rounded import rounded_size
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ which the archiver does not load: it would take seconds and half a gigabyte.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from consumers.records import Headers
+from millrace.consumers.records import Headers
 
 _BYTES_LIST, _INT64_LIST = 1, 3
 """The fields of a Feature."""

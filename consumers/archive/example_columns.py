@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from consumers.archive.example_codec import decode
-from consumers.archive.record_columns import RecordColumns
-from consumers.records import Headers, Int64s
+from millrace.consumers.archive.example_codec import decode
+from millrace.consumers.archive.record_columns import RecordColumns
+from millrace.consumers.records import Headers, Int64s
 
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 """Tags: of the features, of each of them, its name and a text; of what a feature holds; of a list of numbers."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from consumers.archive.archive_lock import ArchiveLock
-from consumers.archive.archive_store import Wait
-from consumers.archive.shard_names import facts_name
-from consumers.durable_files import FileFacts, complaint, replace_durably, sync_file, sync_folder
-from consumers.errors import ConfigError
-from consumers.failpoints import failpoint
+from millrace.consumers.archive.archive_lock import ArchiveLock
+from millrace.consumers.archive.archive_store import Wait
+from millrace.consumers.archive.shard_names import facts_name
+from millrace.consumers.durable_files import FileFacts, complaint, replace_durably, sync_file, sync_folder
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.failpoints import failpoint
 
 
 @dataclass(frozen=True, slots=True)

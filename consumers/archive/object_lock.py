@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from consumers.archive.archive_store import Wait
-from consumers.errors import ArchiveAwayError, ArchiveBusyError, MillraceError
+from millrace.consumers.archive.archive_store import Wait
+from millrace.consumers.errors import ArchiveAwayError, ArchiveBusyError, MillraceError
 
 log = logging.getLogger(__name__)
 

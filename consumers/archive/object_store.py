@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from consumers.archive.archive_store import Wait
-from consumers.archive.object_lock import ObjectLock
-from consumers.archive.shard_names import facts_name, shard_name
-from consumers.durable_files import FileFacts
-from consumers.errors import ArchiveAwayError, ArchiveBusyError, ConfigError
-from consumers.failpoints import failpoint
+from millrace.consumers.archive.archive_store import Wait
+from millrace.consumers.archive.object_lock import ObjectLock
+from millrace.consumers.archive.shard_names import facts_name, shard_name
+from millrace.consumers.durable_files import FileFacts
+from millrace.consumers.errors import ArchiveAwayError, ArchiveBusyError, ConfigError
+from millrace.consumers.failpoints import failpoint
 
 _T = TypeVar("_T")
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from consumers.records import Chunk, Headers, Int64s
+from millrace.consumers.records import Chunk, Headers, Int64s
 
 SCHEMA = pa.schema(
     [

@@ -7,14 +7,14 @@ their own, one call at a time, and not on an event loop. Shards that are written
 import time
 from collections.abc import Iterator
 
-from consumers.archive.archive_store import Place
-from consumers.archive.record_columns import RecordColumns
-from consumers.archive.shard_reader import read_batches
-from consumers.archive.shards import Shard, first_offset_behind, shard_at
-from consumers.errors import ArchiveAwayError
-from consumers.fingerprints import Fingerprint
-from consumers.kafka.chunking import bytes_of, empty_chunk
-from consumers.records import Chunk, Partition
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.record_columns import RecordColumns
+from millrace.consumers.archive.shard_reader import read_batches
+from millrace.consumers.archive.shards import Shard, first_offset_behind, shard_at
+from millrace.consumers.errors import ArchiveAwayError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.kafka.chunking import bytes_of, empty_chunk
+from millrace.consumers.records import Chunk, Partition
 
 
 class ShardReplay:

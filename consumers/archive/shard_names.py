@@ -7,7 +7,7 @@ Names are padded with zeros, so that a listing is in order of offsets.
 import re
 from typing import Literal, NamedTuple
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 Format = Literal["parquet", "tfrecord"]
 SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "tfrecord": ".tfrecord.gz"}

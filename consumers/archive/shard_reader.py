@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumers.archive.record_columns import EMPTY, SCHEMA, RecordColumns, from_table, to_arrow
-from consumers.archive.shards import Shard
-from consumers.archive.tfrecord_files import read_tfrecords
-from consumers.errors import ArchiveAwayError, ArchiveDamagedError
-from consumers.records import Int64s
-from consumers.suggested_command import suggested_command
+from millrace.consumers.archive.record_columns import EMPTY, SCHEMA, RecordColumns, from_table, to_arrow
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.archive.tfrecord_files import read_tfrecords
+from millrace.consumers.errors import ArchiveAwayError, ArchiveDamagedError
+from millrace.consumers.records import Int64s
+from millrace.consumers.suggested_command import suggested_command
 
 _BATCH_BYTES = 2**20
 """As Kafka's fetches are bounded."""

@@ -18,17 +18,17 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumers.archive.archive_store import Place, ShardDraft
-from consumers.archive.record_columns import SCHEMA, to_table
-from consumers.archive.shard_names import OPEN, SUFFIXES, Format, home_of
-from consumers.archive.shards import Shard, facts_document
-from consumers.archive.stores import store_at
-from consumers.archive.tfrecord_files import TFRecordWriter
-from consumers.durable_files import is_full
-from consumers.errors import ArchiveAwayError
-from consumers.failpoints import failpoint
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
+from millrace.consumers.archive.archive_store import Place, ShardDraft
+from millrace.consumers.archive.record_columns import SCHEMA, to_table
+from millrace.consumers.archive.shard_names import OPEN, SUFFIXES, Format, home_of
+from millrace.consumers.archive.shards import Shard, facts_document
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.archive.tfrecord_files import TFRecordWriter
+from millrace.consumers.durable_files import is_full
+from millrace.consumers.errors import ArchiveAwayError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
 
 _T = TypeVar("_T")
 WaitForRoom = Callable[[OSError], None]

@@ -18,13 +18,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from consumers.archive.archive_store import ArchiveStore, Place
-from consumers.archive.shard_names import OPEN, Format, ShardName, facts_name, home_of, is_facts, is_topic, shard_name
-from consumers.archive.stores import store_at
-from consumers.durable_files import FileFacts
-from consumers.errors import ArchiveDamagedError
-from consumers.fingerprints import Fingerprint
-from consumers.records import Partition
+from millrace.consumers.archive.archive_store import ArchiveStore, Place
+from millrace.consumers.archive.shard_names import (
+    OPEN,
+    Format,
+    ShardName,
+    facts_name,
+    home_of,
+    is_facts,
+    is_topic,
+    shard_name,
+)
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.durable_files import FileFacts
+from millrace.consumers.errors import ArchiveDamagedError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

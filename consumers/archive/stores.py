@@ -3,8 +3,8 @@
 from functools import lru_cache
 from pathlib import Path
 
-from consumers.archive.archive_store import ArchiveStore, Place
-from consumers.archive.local_store import LocalStore
+from millrace.consumers.archive.archive_store import ArchiveStore, Place
+from millrace.consumers.archive.local_store import LocalStore
 
 
 def store_at(place: Place) -> ArchiveStore:
@@ -17,6 +17,6 @@ def store_at(place: Place) -> ArchiveStore:
 @lru_cache
 def _object_store(url: str) -> ArchiveStore:
     # One for each URL, because it knows whether this process holds the archive's lock.
-    from consumers.archive.object_store import ObjectStore  # noqa: PLC0415 - loads fsspec, which a folder never needs
+    from millrace.consumers.archive.object_store import ObjectStore  # noqa: PLC0415 - loads fsspec, which a folder never needs
 
     return ObjectStore(url)

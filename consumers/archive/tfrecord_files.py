@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from aiokafka.record.util import calc_crc32c
 
-from consumers.archive.example_codec import ArchivedRecord, encode
-from consumers.archive.example_columns import columns_of
-from consumers.archive.record_columns import RecordColumns, from_table
-from consumers.records import Int64s
+from millrace.consumers.archive.example_codec import ArchivedRecord, encode
+from millrace.consumers.archive.example_columns import columns_of
+from millrace.consumers.archive.record_columns import RecordColumns, from_table
+from millrace.consumers.records import Int64s
 
 _LEVEL = 1
 """Level 6 takes three times as long for files that are a sixth smaller."""

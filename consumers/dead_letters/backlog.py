@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics, ReasonCounts
-from consumers.errors import DeadLettersStopped
+from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics, ReasonCounts
+from millrace.consumers.errors import DeadLettersStopped
 
 _ASK_EVERY_S = 0.05
 

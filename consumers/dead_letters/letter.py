@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from consumers.reasons import Reason
-from consumers.records import Headers, Partition
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Headers, Partition
 
 HEADER_PREFIX = "millrace."
 """The prefix of the headers that millrace adds."""

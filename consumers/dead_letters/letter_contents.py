@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from consumers.dead_letters.letter import HEADER_PREFIX, DeadLetter
+from millrace.consumers.dead_letters.letter import HEADER_PREFIX, DeadLetter
 
 _SHORTENED_BYTES = 16 * 1024
 """How much is sent of the value, and of the key, of a letter that is too large."""

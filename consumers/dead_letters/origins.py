@@ -13,12 +13,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from consumers.dead_letters.letter import Absence, DeadLetter
-from consumers.error_texts import text_of
-from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka.fetched_columns import FetchedRecord
-from consumers.kafka.options import KafkaOptions
-from consumers.records import Partition
+from millrace.consumers.dead_letters.letter import Absence, DeadLetter
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from millrace.consumers.kafka.fetched_columns import FetchedRecord
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.records import Partition
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
-from consumers.dead_letters import origins
-from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import (
+from millrace.consumers.dead_letters import origins
+from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
+from millrace.consumers.dead_letters.letter import (
     Absence,
     CountedOnly,
     DeadLetter,
@@ -37,17 +37,17 @@ from consumers.dead_letters.letter import (
     DeadLetterStatistics,
     never_stopped,
 )
-from consumers.dead_letters.letter_contents import LetterContents, contents_of, shortened_contents_of
-from consumers.dead_letters.origins import OriginReader
-from consumers.error_texts import text_of
-from consumers.errors import TopicMissingError, UnreachableError
-from consumers.kafka.grants import refused_topic
-from consumers.kafka.logins import refuse_wrong_login, wrong_login
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.producing import close_producer, start_producer
-from consumers.kafka.rights import topic_is_missing
-from consumers.log_limit import limit_loggers, limit_repeats
-from consumers.loop_thread import LoopThread
+from millrace.consumers.dead_letters.letter_contents import LetterContents, contents_of, shortened_contents_of
+from millrace.consumers.dead_letters.origins import OriginReader
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import TopicMissingError, UnreachableError
+from millrace.consumers.kafka.grants import refused_topic
+from millrace.consumers.kafka.logins import refuse_wrong_login, wrong_login
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.producing import close_producer, start_producer
+from millrace.consumers.kafka.rights import topic_is_missing
+from millrace.consumers.log_limit import limit_loggers, limit_repeats
+from millrace.consumers.loop_thread import LoopThread
 
 __all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
 

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import TypeVar
 
-from consumers.dead_letters.letter import HEADER_PREFIX
-from consumers.errors import ConfigError, UnreachableError
-from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka.fetched_columns import FetchedRecord
-from consumers.kafka.options import KafkaOptions
-from consumers.records import Headers, Partition
-from consumers.suggested_command import suggested_command
+from millrace.consumers.dead_letters.letter import HEADER_PREFIX
+from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from millrace.consumers.kafka.fetched_columns import FetchedRecord
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.records import Headers, Partition
+from millrace.consumers.suggested_command import suggested_command
 
 _WITHIN_S = 30.0
 _CONNECT_S = 10.0

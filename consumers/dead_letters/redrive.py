@@ -21,14 +21,14 @@ from typing import Protocol
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced, TransactionalIdAuthorizationFailed
 
-from consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
-from consumers.error_texts import text_of
-from consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
-from consumers.kafka.client import KafkaClient
-from consumers.kafka.grants import refused_transactions
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
+from millrace.consumers.kafka.client import KafkaClient
+from millrace.consumers.kafka.grants import refused_transactions
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 _CONNECT_S, _STOP_S = 10.0, 5.0
 _WINDOW = 200

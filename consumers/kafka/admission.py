@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from consumers.errors import DataLossError, TopicRecreatedError, UnreachableError
-from consumers.fingerprints import Fingerprint, Sameness
-from consumers.kafka.client import KafkaClient
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.statistics import SourceMeter
-from consumers.kafka.topic_identity import Identification, ReadPosition, recognise
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import DataLossError, TopicRecreatedError, UnreachableError
+from millrace.consumers.fingerprints import Fingerprint, Sameness
+from millrace.consumers.kafka.client import KafkaClient
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.statistics import SourceMeter
+from millrace.consumers.kafka.topic_identity import Identification, ReadPosition, recognise
+from millrace.consumers.records import Chunk, Partition
 
 log = logging.getLogger(__name__)
 

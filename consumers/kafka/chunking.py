@@ -9,9 +9,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from consumers.fingerprints import Fingerprint
-from consumers.kafka.fetched_columns import FetchedRecord, columns_of
-from consumers.records import Chunk, Headers, Partition
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.kafka.fetched_columns import FetchedRecord, columns_of
+from millrace.consumers.records import Chunk, Headers, Partition
 
 _RECORD_BYTES = 128
 """The size of a record besides its key, value and headers: two bytes objects, list slots, offset, timestamp."""

@@ -27,9 +27,9 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from consumers.error_texts import text_of
-from consumers.errors import SourceError, TopicMissingError, UnreachableError
-from consumers.kafka.client_internals import (
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError
+from millrace.consumers.kafka.client_internals import (
     MetadataDoubt,
     buffered_bytes,
     lengthen_lookups,
@@ -37,14 +37,14 @@ from consumers.kafka.client_internals import (
     stop_and_close,
     take_commit_errors,
 )
-from consumers.kafka.fetch_door import open_door
-from consumers.kafka.fetched_columns import FetchedRecord
-from consumers.kafka.grants import refused_group, refused_topic
-from consumers.kafka.logins import refuse_wrong_login
-from consumers.kafka.missing_topics import missing_topic
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.rights import may_commit, topic_is_missing
-from consumers.records import Partition
+from millrace.consumers.kafka.fetch_door import open_door
+from millrace.consumers.kafka.fetched_columns import FetchedRecord
+from millrace.consumers.kafka.grants import refused_group, refused_topic
+from millrace.consumers.kafka.logins import refuse_wrong_login
+from millrace.consumers.kafka.missing_topics import missing_topic
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.rights import may_commit, topic_is_missing
+from millrace.consumers.records import Partition
 
 T = TypeVar("T")
 _RETRY_S = 0.25

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from consumers.log_limit import limit_loggers
-from consumers.records import Partition
+from millrace.consumers.log_limit import limit_loggers
+from millrace.consumers.records import Partition
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 
-from consumers.kafka.batch_checksums import BatchChecksums, keep_bytes
-from consumers.kafka.fetched_columns import FetchedColumns
-from consumers.records import Headers, Int64s
+from millrace.consumers.kafka.batch_checksums import BatchChecksums, keep_bytes
+from millrace.consumers.kafka.fetched_columns import FetchedColumns
+from millrace.consumers.records import Headers, Int64s
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ its producer gave it. When that time is further in the future than clocks differ
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 _CLOCKS_DIFFER_MS = 60_000
 """How far the clock of a producer may be ahead of ours."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 
-from consumers.records import Headers, Int64s
+from millrace.consumers.records import Headers, Int64s
 
 
 class FetchedRecord(Protocol):

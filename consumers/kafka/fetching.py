@@ -29,7 +29,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.errors import (
+from millrace.consumers.errors import (
     ArchiveAwayError,
     DataLossError,
     HandoffClosed,
@@ -37,16 +37,16 @@ from consumers.errors import (
     SourceError,
     UnreachableError,
 )
-from consumers.fingerprints import Fingerprint
-from consumers.handoff import SendEnd
-from consumers.kafka.admission import Admission
-from consumers.kafka.chunking import chunk_of, empty_chunk, records_between
-from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka.fetched_columns import FetchedRecord
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.replaying import NO_HISTORY, History, Replaying
-from consumers.kafka.statistics import SourceMeter
-from consumers.records import Chunk, Partition
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.handoff import SendEnd
+from millrace.consumers.kafka.admission import Admission
+from millrace.consumers.kafka.chunking import chunk_of, empty_chunk, records_between
+from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from millrace.consumers.kafka.fetched_columns import FetchedRecord
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.replaying import NO_HISTORY, History, Replaying
+from millrace.consumers.kafka.statistics import SourceMeter
+from millrace.consumers.records import Chunk, Partition
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The errors of a user to whom Kafka does not permit something, with the command that grants it. Pure."""
 
-from consumers.errors import SourceError
-from consumers.kafka.options import KafkaOptions
+from millrace.consumers.errors import SourceError
+from millrace.consumers.kafka.options import KafkaOptions
 
 
 def grant(servers: str, user: str | None, operation: str, resource: str, name: str) -> str:

@@ -24,8 +24,8 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from consumers.errors import ConfigError, MillraceError, UnreachableError
-from consumers.kafka.options import KafkaOptions
+from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.consumers.kafka.options import KafkaOptions
 
 _REFUSED = (AuthenticationFailedError, AuthenticationMethodNotSupported, SaslAuthenticationFailed)
 _AWAY = (OSError, EOFError, KafkaError, TimeoutError, UnicodeError)

@@ -6,9 +6,9 @@ Owns nothing; runs on the consumer's loop; sets no timeout, as each request to K
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start, Until
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start, Until
+from millrace.consumers.records import Partition
 
 
 class PartitionOffsets(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _AGO = re.compile(r"-(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d|w)")

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
 
 log = logging.getLogger(__name__)
 

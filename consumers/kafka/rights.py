@@ -17,8 +17,8 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
-from consumers.kafka.grants import refused_topic
-from consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.grants import refused_topic
+from millrace.consumers.kafka.options import KafkaOptions
 
 _READ, _WRITE = 3, 4
 """Kafka's codes of operations: the bits of what it permits."""

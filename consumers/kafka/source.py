@@ -13,21 +13,21 @@ import time
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import Future
 
-from consumers.errors import MillraceError
-from consumers.fingerprints import Fingerprint
-from consumers.handoff import SendEnd
-from consumers.kafka.client import GroupCommits, KafkaClient
-from consumers.kafka.commits import Committing
-from consumers.kafka.fetching import Fetching, Incarnation
-from consumers.kafka.logins import LoginDiagnosis
-from consumers.kafka.offset_lookup import resolve_start, resolve_until
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.positions import Earliest, Start, Until
-from consumers.kafka.replaying import NO_HISTORY, History, beginnings_with
-from consumers.kafka.statistics import SourceMeter, SourceStatistics
-from consumers.log_limit import limit_loggers, limit_repeats
-from consumers.loop_thread import LoopThread
-from consumers.records import Partition
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.handoff import SendEnd
+from millrace.consumers.kafka.client import GroupCommits, KafkaClient
+from millrace.consumers.kafka.commits import Committing
+from millrace.consumers.kafka.fetching import Fetching, Incarnation
+from millrace.consumers.kafka.logins import LoginDiagnosis
+from millrace.consumers.kafka.offset_lookup import resolve_start, resolve_until
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.positions import Earliest, Start, Until
+from millrace.consumers.kafka.replaying import NO_HISTORY, History, beginnings_with
+from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
+from millrace.consumers.log_limit import limit_loggers, limit_repeats
+from millrace.consumers.loop_thread import LoopThread
+from millrace.consumers.records import Partition
 
 __all__ = ["KafkaOptions", "KafkaSource", "SourceStatistics"]
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from consumers.fingerprints import Sameness
-from consumers.kafka.fetch_lag import Lag, is_in_future, lag_of
-from consumers.records import Chunk, Partition
+from millrace.consumers.fingerprints import Sameness
+from millrace.consumers.kafka.fetch_lag import Lag, is_in_future, lag_of
+from millrace.consumers.records import Chunk, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from consumers.fingerprints import Fingerprint, Sameness
-from consumers.kafka.chunking import fingerprint_of
-from consumers.kafka.client import OffsetGoneError, PollError
-from consumers.kafka.fetched_columns import FetchedRecord
-from consumers.records import Partition
+from millrace.consumers.fingerprints import Fingerprint, Sameness
+from millrace.consumers.kafka.chunking import fingerprint_of
+from millrace.consumers.kafka.client import OffsetGoneError, PollError
+from millrace.consumers.kafka.fetched_columns import FetchedRecord
+from millrace.consumers.records import Partition
 
 _PATIENCE_S = 2.0
 """A leader that was just elected may not know its own end yet, so an end before the position is accepted this long."""

@@ -10,15 +10,15 @@ import contextlib
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
-from consumers.error_texts import text_of
-from consumers.errors import SourceError, TopicMissingError, UnreachableError
-from consumers.kafka.grants import refused_topic
-from consumers.kafka.logins import refuse_wrong_login
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.producing import close_producer, start_producer
-from consumers.kafka.rights import topic_is_missing
-from consumers.log_limit import limit_loggers, limit_repeats
-from consumers.loop_thread import LoopThread
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError
+from millrace.consumers.kafka.grants import refused_topic
+from millrace.consumers.kafka.logins import refuse_wrong_login
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.producing import close_producer, start_producer
+from millrace.consumers.kafka.rights import topic_is_missing
+from millrace.consumers.log_limit import limit_loggers, limit_repeats
+from millrace.consumers.loop_thread import LoopThread
 
 _SPARE_S = 5.0
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipelines.files.rows_of_decoded import rows_of
-from pipelines.files.shard_files import ChunkFiles, Order, ReadShard
-from pipelines.files.visits import Refusals
-from pipelines.formats.shared.protocol import Decoder
-from pipelines.schema import Schema
-from pipelines.shaping.row_chains import RowChains
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.files.rows_of_decoded import rows_of
+from millrace.pipelines.files.shard_files import ChunkFiles, Order, ReadShard
+from millrace.pipelines.files.visits import Refusals
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.row_chains import RowChains
+from millrace.pipelines.stream.blocks import Rows
 
 
 class ChainedFiles(ChunkFiles):

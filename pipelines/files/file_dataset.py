@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.files.shard_files import AT_ONCE, CHUNK, ShardReader
-from pipelines.schema import Schema
-from pipelines.stream.blocks import Rows
-from pipelines.stream.dataset import Preprocess, as_is, block_spec, preparation
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.files.shard_files import AT_ONCE, CHUNK, ShardReader
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.dataset import Preprocess, as_is, block_spec, preparation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

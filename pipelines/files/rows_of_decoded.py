@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pipelines.stream.blocks import Rows
-from pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.decode import Decoded
 
 
 def rows_of(decoded: Decoded, shard: int) -> Rows:

@@ -24,15 +24,15 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from consumers.errors import ConfigError, UnreachableError
-from consumers.reasons import Reason
-from pipelines.files.service_worker import BEGIN, END, TOKEN, Work
-from pipelines.files.shard_files import Order, ShardReader, flat_spec
-from pipelines.files.visits import Refusals
-from pipelines.schema import Schema
-from pipelines.stream.blocks import Rows
-from pipelines.stream.dataset import Preprocess, as_is, block_spec, python_in, row_preparation
-from pipelines.stream.decode import Decoded
+from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.files.service_worker import BEGIN, END, TOKEN, Work
+from millrace.pipelines.files.shard_files import Order, ShardReader, flat_spec
+from millrace.pipelines.files.visits import Refusals
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.dataset import Preprocess, as_is, block_spec, python_in, row_preparation
+from millrace.pipelines.stream.decode import Decoded
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from consumers.archive.example_codec import decode
-from consumers.archive.shard_reader import pieces, read_piece
-from consumers.archive.shards import shard_at
-from consumers.errors import ConfigError, MillraceError
-from consumers.records import Chunk, Int64s, Partition
-from pipelines.files.rows_of_decoded import rows_of
-from pipelines.formats.shared.protocol import Decoder
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.archive.example_codec import decode
+from millrace.consumers.archive.shard_reader import pieces, read_piece
+from millrace.consumers.archive.shards import shard_at
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.records import Chunk, Int64s, Partition
+from millrace.pipelines.files.rows_of_decoded import rows_of
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.stream.decode import decode_chunk
 
 TOKEN = "pyfunc_0"  # noqa: S105 - how TensorFlow names the first Python function of a process
 BEGIN, END = "[[millrace ", " millrace]]"

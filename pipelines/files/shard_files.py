@@ -13,18 +13,18 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from consumers.archive.tfrecord_files import read_frames
-from consumers.errors import ConfigError
-from consumers.records import Chunk, Partition
-from pipelines.files.rows_of_decoded import rows_of
-from pipelines.files.tfrecord_frames import first_record
-from pipelines.files.visits import CountedShard, Refusals
-from pipelines.formats.example.decoder import ExampleDecoder, integers_in
-from pipelines.formats.shared.protocol import Decoder
-from pipelines.schema import Schema
-from pipelines.stream.blocks import Rows
-from pipelines.stream.dataset import as_is, block_spec
-from pipelines.stream.decode import Decoded, decode_chunk
+from millrace.consumers.archive.tfrecord_files import read_frames
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.files.rows_of_decoded import rows_of
+from millrace.pipelines.files.tfrecord_frames import first_record
+from millrace.pipelines.files.visits import CountedShard, Refusals
+from millrace.pipelines.formats.example.decoder import ExampleDecoder, integers_in
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.dataset import as_is, block_spec
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
 
 AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""

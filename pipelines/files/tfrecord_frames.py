@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, cast
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 22

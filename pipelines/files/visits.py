@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

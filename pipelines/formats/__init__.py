@@ -8,23 +8,23 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import cast
 
-from consumers.errors import ConfigError
-from pipelines.formats.plain.whole_fields import whole_complaint
-from pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
-from pipelines.schema import AvroLayout, CsvLayout, JsonLayout, ProtobufLayout, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.plain.whole_fields import whole_complaint
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
+from millrace.pipelines.schema import AvroLayout, CsvLayout, JsonLayout, ProtobufLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
-        "avro": "pipelines.formats.avro.decoder:AvroDecoder",
-        "bytes": "pipelines.formats.plain.whole_value:BytesDecoder",
-        "csv": "pipelines.formats.csv.decoder:CsvDecoder",
-        "example": "pipelines.formats.example.decoder:ExampleDecoder",
-        "json": "pipelines.formats.json.decoder:JsonDecoder",
-        "protobuf": "pipelines.formats.protobuf.decoder:ProtobufDecoder",
-        "raw": "pipelines.formats.plain.raw:RawDecoder",
-        "text": "pipelines.formats.plain.whole_value:TextDecoder",
+        "avro": "millrace.pipelines.formats.avro.decoder:AvroDecoder",
+        "bytes": "millrace.pipelines.formats.plain.whole_value:BytesDecoder",
+        "csv": "millrace.pipelines.formats.csv.decoder:CsvDecoder",
+        "example": "millrace.pipelines.formats.example.decoder:ExampleDecoder",
+        "json": "millrace.pipelines.formats.json.decoder:JsonDecoder",
+        "protobuf": "millrace.pipelines.formats.protobuf.decoder:ProtobufDecoder",
+        "raw": "millrace.pipelines.formats.plain.raw:RawDecoder",
+        "text": "millrace.pipelines.formats.plain.whole_value:TextDecoder",
     }
 )
 """The decoder of each format, as module:class."""
@@ -34,7 +34,7 @@ PLAIN_CSV = CsvLayout()
 NO_AVRO = AvroLayout()
 NO_PROTOBUF = ProtobufLayout()
 PLAIN_JSON = JsonLayout()
-_FRAMED_JSON = "pipelines.formats.json.framed:FramedJsonDecoder"
+_FRAMED_JSON = "millrace.pipelines.formats.json.framed:FramedJsonDecoder"
 
 
 def make_decoder(

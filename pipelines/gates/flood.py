@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.records import Partition
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.stream.decode import Decoded
-from pipelines.stream.slices import SkipRange, within
+from millrace.consumers.records import Partition
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import SkipRange, within
 
 FEWEST_BAD = 50
 """Fewer bad records than this are no flood."""

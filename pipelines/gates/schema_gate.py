@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.records import Partition
-from consumers.suggested_command import suggested_command
-from pipelines.formats.shared.field_fits import SchemaFit, changes, in_a_sentence
-from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.stream.decode import Decoded, Refused
-from pipelines.stream.slices import SkipRange, within
+from millrace.consumers.records import Partition
+from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.formats.shared.field_fits import SchemaFit, changes, in_a_sentence
+from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.stream.decode import Decoded, Refused
+from millrace.pipelines.stream.slices import SkipRange, within
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import replace_durably
-from pipelines.formats.shared.field_fits import FieldFit, SchemaFit
-from pipelines.schema import RegisteredSchema
+from millrace.consumers.durable_files import replace_durably
+from millrace.pipelines.formats.shared.field_fits import FieldFit, SchemaFit
+from millrace.pipelines.schema import RegisteredSchema
 
 log = logging.getLogger(__name__)
 _MOST_REPORTED = 200

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pipelines.schema import RegisteredSchema
+from millrace.pipelines.schema import RegisteredSchema
 
 TIMEOUT_S = 5.0
 _LARGEST = 16 * 2**20

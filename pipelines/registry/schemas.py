@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from consumers.errors import NotYetError
-from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
-from pipelines.schema import RegisteredSchema
+from millrace.consumers.errors import NotYetError
+from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
+from millrace.pipelines.schema import RegisteredSchema
 
 log = logging.getLogger(__name__)
 _SPREAD = random.Random()  # noqa: S311 - spreads what many clients ask

@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.shaping.options import Augment, takes_seed
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.options import Augment, takes_seed
 
 
 class Augmentation:

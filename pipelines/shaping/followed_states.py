@@ -22,10 +22,10 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from consumers.errors import DataLossError
-from consumers.records import Int64s, Partition
-from pipelines.schema import Column
-from pipelines.stream.blocks import BlockFacts
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.blocks import BlockFacts
 
 _AT_ONCE = 8192
 """So many settled records are taken in together: in fewer steps than blocks would take."""

@@ -10,10 +10,10 @@ read; each chain is then read on one thread at a time.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from consumers.records import Chunk, Partition
-from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.stream.decode import Decoded
-from pipelines.stream.slices import Skipped
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ trainer's.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from consumers.records import Partition
-from pipelines.schema import Column
-from pipelines.stream.blocks import BlockFacts
-from pipelines.stream.decode import Decoded
-from pipelines.stream.slices import Skipped
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped
 
 
 class RowShaper(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.schema import Column
+from millrace.pipelines.schema import Column
 
 _BYTES, _LENGTHS = ".bytes", ".lengths"
 

@@ -12,14 +12,14 @@ at the limit. There a chunk is split between two rows, and the next block contin
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.schema import Schema
-from pipelines.stream.blocks import Block, CallTarget
-from pipelines.stream.decode import Decoded
-from pipelines.stream.open_block import Closing, OpenBlock
-from pipelines.stream.row_order import Arrival, Mixture, Rotation, RotationOptions, Turns
-from pipelines.stream.slices import Remainder, Skipped, SkipRange, Slice, cut_out
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.blocks import Block, CallTarget
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.open_block import Closing, OpenBlock
+from millrace.pipelines.stream.row_order import Arrival, Mixture, Rotation, RotationOptions, Turns
+from millrace.pipelines.stream.slices import Remainder, Skipped, SkipRange, Slice, cut_out
 
 Shape = Callable[[Decoded], tuple[Decoded, Sequence[Skipped]]]
 """Makes rows of a chunk's records, and returns with them the records that give none, sorted by offset."""

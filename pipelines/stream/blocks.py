@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from consumers.fingerprints import Fingerprint
-from consumers.records import Partition
-from pipelines.stream.offset_counts import OffsetCounts
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.offset_counts import OffsetCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ calls it on the feed's thread, each time that something has changed. Without a p
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from consumers.handoff import Pick
-from consumers.records import Chunk, Partition
+from millrace.consumers.handoff import Pick
+from millrace.consumers.records import Chunk, Partition
 
 PATIENCE_S = 0.5
 """How long to wait for a partition that lags but has no chunk here, before the others continue without it."""

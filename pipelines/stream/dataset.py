@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import tensorflow as tf
 
-from consumers.errors import ConfigError, MillraceError
-from pipelines.schema import Field, Schema
-from pipelines.stream.assert_messages import note_assertion, stated_texts
-from pipelines.stream.blocks import BlockFacts, Delivery, Rows
-from pipelines.stream.feed import BlockFeed, Tick
-from pipelines.stream.freed_memory import keep_freed_memory
-from pipelines.stream.preprocess_bypass import Bypass, Suspect
-from pipelines.stream.read_ahead import Ahead
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assert_messages import note_assertion, stated_texts
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows
+from millrace.pipelines.stream.feed import BlockFeed, Tick
+from millrace.pipelines.stream.freed_memory import keep_freed_memory
+from millrace.pipelines.stream.preprocess_bypass import Bypass, Suspect
+from millrace.pipelines.stream.read_ahead import Ahead
 
 Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 _ROW_COUNT = "preprocess: it must return as many rows as it was given"

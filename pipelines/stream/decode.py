@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from consumers.errors import NotYetError
-from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
-from consumers.records import Chunk, Int64s, Partition
-from pipelines.formats.shared.field_fits import SchemaFit
-from pipelines.formats.shared.paths import is_envelope
-from pipelines.formats.shared.protocol import Decoder, Refusal
-from pipelines.schema import Column, Field, Schema
+from millrace.consumers.errors import NotYetError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Int64s, Partition
+from millrace.pipelines.formats.shared.field_fits import SchemaFit
+from millrace.pipelines.formats.shared.paths import is_envelope
+from millrace.pipelines.formats.shared.protocol import Decoder, Refusal
+from millrace.pipelines.schema import Column, Field, Schema
 
 _Mask = npt.NDArray[np.bool_]
 _ASK_EVERY_S = 0.05
@@ -94,7 +94,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
     schema = decoder.schema
     decoded = decoder.decode(chunk.values)
     if any(is_envelope(field.source) for field in schema.fields):
-        from pipelines.formats.shared.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
+        from millrace.pipelines.formats.shared.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
 
         decoded = with_envelope(chunk, schema, decoded)
     rows = _GoodRows(decoded.kept, decoded.columns, decoded.lengths)
@@ -146,7 +146,7 @@ class _GoodRows:
 
     def show(self, image: Field) -> _Mask:
         """Keep the pixels of a feature that is an image; return which rows have none."""
-        from pipelines.formats.image.pixels import pixels_of  # noqa: PLC0415 - loads TensorFlow
+        from millrace.pipelines.formats.image.pixels import pixels_of  # noqa: PLC0415 - loads TensorFlow
 
         self.pixels[image.name], bad = pixels_of(self.columns[image.source], image)
         return bad
@@ -172,7 +172,7 @@ def _times(column: Column, field: Field) -> tuple[Int64s, Iterable[tuple[Reason,
     """Return the times in milliseconds, and which of them are none."""
     if field.time is None:
         return column.astype(np.int64, copy=False), ()
-    from pipelines.formats.shared.event_times import milliseconds  # noqa: PLC0415 - loads pyarrow
+    from millrace.pipelines.formats.shared.event_times import milliseconds  # noqa: PLC0415 - loads pyarrow
 
     return milliseconds(column, field.time)
 
@@ -193,7 +193,7 @@ def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str
 
 
 def _indices(column: Column, field: Field) -> Column:
-    from pipelines.formats.shared.class_texts import indices_of  # noqa: PLC0415 - loads pyarrow
+    from millrace.pipelines.formats.shared.class_texts import indices_of  # noqa: PLC0415 - loads pyarrow
 
     return indices_of(column, field)
 

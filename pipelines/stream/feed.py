@@ -23,16 +23,16 @@ from typing import Protocol
 
 import numpy as np
 
-from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from consumers.handoff import Pick, ReceiveEnd
-from consumers.joining import joined
-from consumers.records import Chunk, Partition
-from pipelines.stream.assemble import Assembler
-from pipelines.stream.blocks import Block, BlockFacts
-from pipelines.stream.chunk_order import RotationOrder, draining
-from pipelines.stream.decode import DecodePool, Refused
-from pipelines.stream.record_balance import Balance, Balances, Stage
-from pipelines.stream.slices import SkipRange, within
+from millrace.consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
+from millrace.consumers.handoff import Pick, ReceiveEnd
+from millrace.consumers.joining import joined
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.stream.assemble import Assembler
+from millrace.pipelines.stream.blocks import Block, BlockFacts
+from millrace.pipelines.stream.chunk_order import RotationOrder, draining
+from millrace.pipelines.stream.decode import DecodePool, Refused
+from millrace.pipelines.stream.record_balance import Balance, Balances, Stage
+from millrace.pipelines.stream.slices import SkipRange, within
 
 log = logging.getLogger(__name__)
 

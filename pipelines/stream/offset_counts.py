@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 
 K = TypeVar("K", bound=str)
 LEFT_OUT_BY_SHAPING = frozenset({"balance", "windows"})

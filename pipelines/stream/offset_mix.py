@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from consumers.records import Int64s
+from millrace.consumers.records import Int64s
 
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of the mix, which graphs share."""

@@ -12,12 +12,12 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from consumers.fingerprints import Fingerprint
-from consumers.records import Partition
-from pipelines.schema import Column, Schema
-from pipelines.stream.blocks import Block, BlockFacts, Rows, Span, Turn
-from pipelines.stream.offset_counts import OffsetCounts
-from pipelines.stream.slices import Slice
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Column, Schema
+from millrace.pipelines.stream.blocks import Block, BlockFacts, Rows, Span, Turn
+from millrace.pipelines.stream.offset_counts import OffsetCounts
+from millrace.pipelines.stream.slices import Slice
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ no more blocks than the dataset prefetches; blocks that are never taken end with
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from pipelines.stream.blocks import Block, Span
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Block, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 
 class Stage(StrEnum):

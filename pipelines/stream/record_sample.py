@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.schema import Column, Field, Schema
-from pipelines.stream.decode import Decoded
+from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.stream.decode import Decoded
 
 SAMPLE_BYTES = 1 << 20
 """The most memory that a sample takes, except that it holds at least one record."""

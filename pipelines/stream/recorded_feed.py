@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from consumers.errors import DataLossError
-from consumers.records import Chunk, Partition
-from pipelines.formats.shared.protocol import Decoder
-from pipelines.schema import Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler, Shape
-from pipelines.stream.blocks import Block, BlockFacts, Turn
-from pipelines.stream.decode import decode_chunk
-from pipelines.stream.row_order import RotationOptions
-from pipelines.stream.slices import SkipRange
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler, Shape
+from millrace.pipelines.stream.blocks import Block, BlockFacts, Turn
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.pipelines.stream.slices import SkipRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

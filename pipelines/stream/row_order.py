@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.stream.blocks import Turn
-from pipelines.stream.slices import Remainder
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Turn
+from millrace.pipelines.stream.slices import Remainder
 
 
 class Turns(Protocol):

@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from consumers.fingerprints import Fingerprint
-from consumers.records import Int64s, Partition
-from pipelines.stream.decode import Decoded
-from pipelines.stream.offset_counts import OffsetCounts
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.offset_counts import OffsetCounts
 
 T = TypeVar("T", bound=str)
 Skipped = tuple[int, str]

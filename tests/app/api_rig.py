@@ -16,37 +16,51 @@ from typing import Any, cast
 import httpx
 import numpy as np
 
-from app.api.authorization import Authorizer, LoopbackAuthorizer, ReadAuthorizer
-from app.api.http_app import make_application
-from app.api.server import ApiServer
-from app.service.kafka_stream import StreamStatistics
-from app.service.service import RunOptions, Service
-from app.settings import load
-from app.settings.sections.api import ApiSettings
-from consumers.dead_letters.letter import CountedOnly
-from consumers.handoff import Handoff
-from consumers.kafka.positions import Earliest, Start
-from consumers.kafka.statistics import SourceMeter, SourceStatistics
-from consumers.records import Chunk, Partition
-from pipelines.formats.plain.raw import RawDecoder
-from pipelines.schema import Field, Schema
-from pipelines.shaping.options import ClassShares, ReservoirFigures
-from pipelines.shaping.windows.windows import WindowFigures
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block
-from pipelines.stream.decode import DecodePool
-from pipelines.stream.feed import Feed, FeedOptions
+from millrace.app.api.authorization import Authorizer, LoopbackAuthorizer, ReadAuthorizer
+from millrace.app.api.http_app import make_application
+from millrace.app.api.server import ApiServer
+from millrace.app.service.kafka_stream import StreamStatistics
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.settings import load
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.dead_letters.letter import CountedOnly
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.positions import Earliest, Start
+from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats.plain.raw import RawDecoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
+from millrace.pipelines.shaping.windows.windows import WindowFigures
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.stream.feed import Feed, FeedOptions
+from millrace.training.checkpoints import (
+    CheckpointStore,
+    Folder,
+    FolderLease,
+    Manifest,
+    PartState,
+    SaveReason,
+    SaveRequest,
+)
+from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
+from millrace.training.recovery.crash_guard import CrashGuard, CrashLoop
+from millrace.training.telemetry.baseline import (
+    BaselinePlan,
+    GuessedScore,
+    GuessKind,
+    binary_accuracy,
+    binary_crossentropy,
+)
+from millrace.training.telemetry.label_sums import Labels, LabelSums
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
+from millrace.training.telemetry.watched import Watched
+from millrace.training.trainer.board import ModelFacts, Posting
+from millrace.training.trainer.save_figures import LastSave
 from tests.app.checkpoint_history import MEASURED, rewind
-from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
-from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
-from training.recovery.crash_guard import CrashGuard, CrashLoop
-from training.telemetry.baseline import BaselinePlan, GuessedScore, GuessKind, binary_accuracy, binary_crossentropy
-from training.telemetry.label_sums import Labels, LabelSums
-from training.telemetry.live_metrics import LiveMetrics, Sums
-from training.telemetry.phases import Phase, PhaseLimits, Phases
-from training.telemetry.watched import Watched
-from training.trainer.board import ModelFacts, Posting
-from training.trainer.save_figures import LastSave
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 ORIGIN = "http://127.0.0.1:8080"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trustme
 
-from app.settings.sections.api import TlsSettings
+from millrace.app.settings.sections.api import TlsSettings
 
 
 class Authority:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.checkpoints import (
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints import (
     CheckpointStore,
     Folder,
     FolderLease,
@@ -20,13 +20,13 @@ from training.checkpoints import (
     SaveRequest,
     StoreOptions,
 )
-from training.checkpoints.manifest import Measured
-from training.checkpoints.policies import KeepLast
-from training.commands import Rewind
-from training.history.rewind import prepare_rewind, present_on_disk, publish_rewind
-from training.history.rewind_target import verified_target
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import Ledger
+from millrace.training.checkpoints.manifest import Measured
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.commands import Rewind
+from millrace.training.history.rewind import prepare_rewind, present_on_disk, publish_rewind
+from millrace.training.history.rewind_target import verified_target
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import Ledger
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 PER_STEP = {P0: 10, P1: 5}

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from app.settings import Loaded, load
-from consumers.errors import ConfigError
+from millrace.app.settings import Loaded, load
+from millrace.consumers.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.app.api_rig import Client, Rig

@@ -1,6 +1,6 @@
 """Groups of workers as one of them reports them, for tests of what people see."""
 
-from training.telemetry.group_report import GroupReport, MemberReport
+from millrace.training.telemetry.group_report import GroupReport, MemberReport
 
 ADDRESSES = ("millrace-0.millrace:9911", "millrace-workers-0.millrace-workers:9911")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from consumers import failpoints
-from consumers.errors import ConfigError
-from consumers.failpoints import NAMES, VARIABLE, FailpointError, arm, failpoint
+from millrace.consumers import failpoints
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.failpoints import NAMES, VARIABLE, FailpointError, arm, failpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +62,9 @@ def test_an_impossible_failpoint_is_refused_and_quoted(text: str) -> None:
 
 @pytest.mark.parametrize("action", ["kill", "stop"])
 def test_the_environment_arms_a_process_which_writes_a_line_and_dies_or_stops(action: str) -> None:
-    code = "from consumers.failpoints import failpoint; failpoint('commit.before'); print('ran on', flush=True)"
+    code = (
+        "from millrace.consumers.failpoints import failpoint; failpoint('commit.before'); print('ran on', flush=True)"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,

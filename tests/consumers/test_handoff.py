@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from consumers.errors import DataLossError, HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff, ReceiveEnd, SendEnd
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import DataLossError, HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
+from millrace.consumers.handoff import Handoff, ReceiveEnd, SendEnd
+from millrace.consumers.records import Chunk, Partition
 
 A, B = Partition("clicks", 0), Partition("clicks", 1)
 

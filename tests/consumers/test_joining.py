@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.handoff import Handoff
-from consumers.joining import JOINED_BYTES, JOINED_RECORDS, joined
-from consumers.records import Chunk, Partition
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.joining import JOINED_BYTES, JOINED_RECORDS, joined
+from millrace.consumers.records import Chunk, Partition
 
 HERE, THERE = Partition("clicks", 0), Partition("clicks", 1)
 

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from consumers.errors import UnreachableError
-from consumers.kafka.source import KafkaOptions, KafkaSource
-from consumers.log_limit import LogLimit, RepeatLimit, limit_loggers, limit_repeats
+from millrace.consumers.errors import UnreachableError
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.consumers.log_limit import LogLimit, RepeatLimit, limit_loggers, limit_repeats
 
 
 def test_lines_past_the_limit_are_held_back_and_counted_in_the_next_minute(caplog: pytest.LogCaptureFixture) -> None:

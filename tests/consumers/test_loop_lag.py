@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from consumers.loop_lag import LoopLag
+from millrace.consumers.loop_lag import LoopLag
 
 
 class FakeLoop:

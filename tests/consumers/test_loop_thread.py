@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from consumers.loop_thread import LoopThread
+from millrace.consumers.loop_thread import LoopThread
 
 
 async def _forever(cancelled: threading.Event) -> None:

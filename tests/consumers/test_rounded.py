@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from consumers.rounded import rounded_age, rounded_size, rounded_value
+from millrace.consumers.rounded import rounded_age, rounded_size, rounded_value
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import shlex
 
-from consumers.suggested_command import name_config, suggested_command
+from millrace.consumers.suggested_command import name_config, suggested_command
 
 
 def test_a_suggested_command_names_the_config_as_it_was_given() -> None:

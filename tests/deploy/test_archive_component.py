@@ -8,7 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from app.settings import load
+from millrace.app.settings import load
 from tests.deploy.manifests import (
     K8S,
     Object,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.produce import ProduceRate, produce_lines
-from app.tools.local_broker.topics import create_topic
-from consumers.archive.shards import listing
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.produce import ProduceRate, produce_lines
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.archive.shards import listing
 from tests.conftest import WaitFor
 from tests.deploy.manifests import K8S, ROOT, container, rendered, size
 from tests.deploy.pod import Pod

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.sections.api import ApiSettings
+from millrace.app.settings.sections.api import ApiSettings
 from tests.deploy.dockerfile import Stage, arguments_of, parsed, stages_of
 from tests.deploy.manifests import K8S, ROOT, container, pod_of, rendered
 from tests.programs import program

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from app.settings import Settings, load
+from millrace.app.settings import Settings, load
 from tests.deploy.manifests import (
     K8S,
     ROOT,

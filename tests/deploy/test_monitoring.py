@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from app.monitoring.metrics.catalogue import CATALOGUE
-from app.monitoring.problems import KINDS
+from millrace.app.monitoring.metrics.catalogue import CATALOGUE
+from millrace.app.monitoring.problems import KINDS
+from millrace.training.telemetry.phases import Phase
 from tests.app.metrics_text import HOW, rule_complaints
 from tests.deploy.manifests import K8S, ROOT, only, rendered
 from tests.deploy.pages import blocks
 from tests.programs import program
-from training.telemetry.phases import Phase
 
 FOLDER = ROOT / "k8s" / "components" / "monitoring"
 RULES = YAML(typ="safe", pure=True).load(FOLDER / "rules.yaml")["spec"]

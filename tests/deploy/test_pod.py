@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.produce import ProduceRate, produce_lines
-from app.tools.local_broker.topics import create_topic
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.produce import ProduceRate, produce_lines
+from millrace.app.tools.local_broker.topics import create_topic
 from tests.conftest import WaitFor
 from tests.deploy.manifests import K8S, ROOT, config, container, rendered, size
 from tests.deploy.pages import commands_in_the_pod

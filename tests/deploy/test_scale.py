@@ -8,7 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from app.settings import Settings, load
+from millrace.app.settings import Settings, load
 from tests.deploy import manifests
 from tests.deploy.manifests import K8S, Object, config, containers, of_kind, only, pod_of, rendered, selects
 from tests.deploy.pages import blocks

@@ -6,7 +6,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from app.settings import load
+from millrace.app.settings import load
 from tests.deploy.manifests import K8S, Object, config, containers, of_kind, only, pod_of, rendered, selects
 
 SERVING = "millrace-serving"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from app.monitoring.metrics.catalogue import CATALOGUE
-from app.monitoring.metrics.serving_catalogue import SERVING
+from millrace.app.monitoring.metrics.catalogue import CATALOGUE
+from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from tests.app.metrics_text import HOW, rule_complaints
 from tests.deploy.manifests import K8S, ROOT, only, rendered, selects
 from tests.programs import program

@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from app.settings import Settings, load
-from app.settings.sections.registry import RegistrySettings
+from millrace.app.settings import Settings, load
+from millrace.app.settings.sections.registry import RegistrySettings
 from tests.deploy import manifests
 from tests.deploy.manifests import K8S, Object, config, container, containers, of_kind, only, pod_of, selects
 from tests.deploy.pages import PAGE, blocks

@@ -52,9 +52,9 @@ _SAVES = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from consumers.records import Partition
-from training.checkpoints import *
-from training.checkpoints.policies import KeepLast
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import *
+from millrace.training.checkpoints.policies import KeepLast
 
 def say(text):
     os.write(2, f'["say", "{text}"]\\n'.encode())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker import LocalBroker
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.broker_disturbances import BrokerKilled, BrokerPaused, BrokerStopped
 from tests.faults.harness.disturbances import Disturbance, disturbed

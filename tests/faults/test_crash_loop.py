@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
+from millrace.app.cli.command_list import application
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import ABORTS, Doom, hazardous
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import ExpectedPosition
 from tests.faults.harness.shelf import Shelf
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.row(21), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS, RECORDS = 2, 600

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.archive.shard_writer import OpenShard
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Partition
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Partition
+from millrace.training.checkpoints.folder import Folder
 from tests.faults.harness.data_service import DataService
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import ExpectedPosition, good
 from tests.faults.harness.shelf import Shelf
-from training.checkpoints.folder import Folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS, SHARDS = 200, 12
@@ -118,7 +118,7 @@ def config(folder: Path, extra: str = "") -> Path:
 def pretrain(path: Path, *arguments: str) -> "subprocess.Popen[str]":
     command = ["pretrain", "-c", str(path), "--position", "t:0=1", "--validation", "0", "--json", *arguments]
     return subprocess.Popen(
-        [sys.executable, "-c", "from app.cli import main; main()", *command],
+        [sys.executable, "-c", "from millrace.app.cli import main; main()", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,10 +13,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from app.tools.local_broker.topics import create_topic
-from app.tools.traffic.topic_reader import Letter, dead_letters
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.traffic.topic_reader import Letter, dead_letters
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.group import GroupOfProcesses

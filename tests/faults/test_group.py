@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.tools.local_broker.topics import create_topic
-from consumers.reasons import Reason
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.reasons import Reason
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.campaigns.exactness import Figures, compare_sequences
 from tests.faults.campaigns.group_kills import wage
 from tests.faults.conftest import MakeProject, MakeStream
@@ -30,7 +31,6 @@ from tests.faults.harness.station import Station
 from tests.faults.harness.topics import Topic
 from tests.faults.test_pretraining import SEQUENCES
 from tests.faults.test_raising import PREPROCESS, RAISING
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(31)]
 PARTITIONS = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
 from tests.faults.harness.records import POISON
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.service.signals import FORCED
-from consumers.records import Partition
+from millrace.app.service.signals import FORCED
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.in_flight import deaths
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import HANGS, Doom, hazardous
 from tests.faults.harness.process import Run
 from tests.faults.harness.records import ExpectedPosition
-from training.checkpoints.in_flight import deaths
 
 pytestmark = [pytest.mark.row(22), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 TRACE_S, CALL_S = 3.0, 5.0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from consumers.durable_files import FileFacts
+from millrace.consumers.durable_files import FileFacts
+from millrace.training.checkpoints import inspection, manifest, part_files
+from millrace.training.checkpoints.files import read_verified
+from millrace.training.checkpoints.tensors import decode
+from millrace.training.errors import CorruptError
 from tests.faults.campaigns.mutations import campaign
-from training.checkpoints import inspection, manifest, part_files
-from training.checkpoints.files import read_verified
-from training.checkpoints.tensors import decode
-from training.errors import CorruptError
 
 COUNT, SEED = 60, 20_261_121
 

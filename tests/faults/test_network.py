@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from app.tools.local_broker.topics import create_topic
-from consumers.handoff import Handoff
-from consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.disturbances import disturbed
 from tests.faults.harness.kafka import committed

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.service import model_setup, service
-from app.settings import load
+from millrace.app.service import model_setup, service
+from millrace.app.settings import load
 from tests.faults.harness.project import Project
 from tests.faults.harness.proven import prove_once
 

@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from app.tools.local_broker.topics import create_topic
-from consumers.reasons import Reason
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.reasons import Reason
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.kafka import Letter, dead_letters

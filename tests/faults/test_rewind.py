@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf, Statement
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(4)]
 PARTITIONS = 2

@@ -11,14 +11,14 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from consumers.errors import DataLossError
+from millrace.app.cli.command_list import application
+from millrace.consumers.errors import DataLossError
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS, EACH = 2, 400

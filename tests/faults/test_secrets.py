@@ -10,10 +10,10 @@ from random import Random
 import httpx
 import pytest
 
-from app.service.kept_history import unpacked
-from app.tools.local_broker.topics import create_topic
-from app.tools.traffic.single_writer import ExpectedPosition, Verdict
-from consumers.reasons import Reason
+from millrace.app.service.kept_history import unpacked
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
+from millrace.consumers.reasons import Reason
 from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.guarded import OWNER
 from tests.faults.harness.locked import USER, locked

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from app.tools.prove import checkpoint_reader, trainer_process
+from millrace.app.tools.prove import checkpoint_reader, trainer_process
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(3)]
 PARTITIONS = 2

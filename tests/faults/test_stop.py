@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
+from millrace.training.checkpoints.manifest import SaveReason
 from tests.faults.campaigns.terms import terminate
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.kafka import committed
@@ -15,7 +16,6 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.records import POISON, Mixture
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.spikes import QUIET
-from training.checkpoints.manifest import SaveReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(5)]
 PARTITIONS = 2

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.conftest import MakeTopic, WaitFor
 from tests.faults.conftest import MakeProject
 from tests.faults.harness.account import assert_learnt_once
@@ -25,8 +27,6 @@ from tests.faults.harness.records import ExpectedPosition, Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.waiting import wait_until
-from training.checkpoints.manifest import SaveReason
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 

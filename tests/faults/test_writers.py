@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from millrace.training.errors import FolderBusyError, PassedError
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.disturbances import disturbed
@@ -14,7 +15,6 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.station import Station
 from tests.faults.harness.strangers import StrangerInGroup, ZombieTrainer
 from tests.faults.harness.topics import Topic
-from training.errors import FolderBusyError, PassedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -45,9 +45,11 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 
 @cache
 def _imports() -> tuple[Arrow, ...]:
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    graph = grimp.build_graph("millrace", cache_dir=None)
     return tuple(
-        (module, found) for module in graph.modules for found in graph.find_modules_directly_imported_by(module)
+        (module.removeprefix("millrace."), found.removeprefix("millrace."))
+        for module in graph.modules
+        for found in graph.find_modules_directly_imported_by(module)
     )
 
 
@@ -72,7 +74,7 @@ def _room(package: str, module: str) -> str:
 def levels(package: str) -> Mapping[str, int]:
     """Return each room's level by the package's layers in pyproject.toml; the lowest is 0."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == [package]]
+    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == [f"millrace.{package}"]]
     return {room.strip(): level for level, layer in enumerate(reversed(layers)) for room in layer.split("|")}
 
 

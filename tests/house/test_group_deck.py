@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from consumers.failpoints import NAMES
+from millrace.consumers.failpoints import NAMES
 from tests.faults.campaigns.group_strikes import PLACES, WHOLE, Kind, Opening, Role, Strike, deck
 from tests.faults.campaigns.group_striking import Figures
 

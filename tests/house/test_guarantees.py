@@ -5,7 +5,7 @@ import itertools
 import re
 from pathlib import Path
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")

@@ -62,7 +62,7 @@ def _is_command(found: Found) -> bool:
     """Whether typer makes its parameters into options: many are no burden to a caller."""
     decorators = {ast.unparse(decorator).partition("(")[0] for decorator in found.node.decorator_list}
     decorated = any(name.endswith((".command", ".callback")) for name in decorators)
-    listed = f'"app.cli.{Path(found.where.partition(":")[0]).stem}:{found.node.name}"' in COMMANDS
+    listed = f'"millrace.app.cli.{Path(found.where.partition(":")[0]).stem}:{found.node.name}"' in COMMANDS
     return found.where.startswith("app/cli/") and (decorated or listed)
 
 
@@ -74,11 +74,13 @@ def test_there_is_something_to_judge() -> None:
 def test_every_package_is_named_for_the_wheel() -> None:
     """What the list lacks works from the tree, and is missing wherever the project is installed."""
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert set(named) == {".".join(path.relative_to(ROOT).parent.parts) for path in MODULES}
+    folders = {path.relative_to(ROOT).parent for path in MODULES}
+    assert set(named) == {"millrace"} | {".".join(("millrace", *folder.parts)) for folder in folders}
 
 
 def test_every_python_file_of_the_tree_is_type_checked() -> None:
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    checked += PACKAGES if "millrace" in checked else ()  # it links to them
     modules = {_name(path) for path in _texts_of_the_project() if path.suffix == ".py"}
     assert len(modules) > 500
     assert sorted(name for name in modules if name.partition("/")[0] not in checked) == []
@@ -105,7 +107,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_no_import_goes_round_in_a_circle() -> None:
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    graph = grimp.build_graph("millrace", cache_dir=None)
     circles = [
         sorted({module, imported})
         for module in graph.modules
@@ -150,21 +152,24 @@ def _python(code: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_name_of_a_package_is_ours_even_beside_a_users_own(package: str, tmp_path: Path) -> None:
+def test_a_package_of_ours_and_a_users_own_of_the_same_name_are_two(package: str, tmp_path: Path) -> None:
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").touch()
-    found = _python(f"import {package}; print({package}.__file__)", cwd=tmp_path)
-    assert Path(found) == ROOT / package / "__init__.py"
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {package}, millrace.{package} as ours"
+    found = _python(f"{code}; print({package}.__file__, ours.__file__)", str(tmp_path), cwd=tmp_path).split()
+    assert found == [str(tmp_path / package / "__init__.py"), str(ROOT / "millrace" / package / "__init__.py")]
 
 
-@pytest.mark.parametrize("module", ["consumers", "pipelines", "pipelines.formats", "pipelines.formats.json.decoder"])
+@pytest.mark.parametrize(
+    "module", ["consumers", "pipelines", "millrace.pipelines.formats", "millrace.pipelines.formats.json.decoder"]
+)
 def test_what_is_left_of_the_dataset_loads_no_tensorflow(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     assert _python(code, cwd=tmp_path) == "[]"
 
 
 def test_help_answers(tmp_path: Path) -> None:
-    assert "Usage: millrace" in _python("from app.cli import main; main()", "--help", cwd=tmp_path)
+    assert "Usage: millrace" in _python("from millrace.app.cli import main; main()", "--help", cwd=tmp_path)
 
 
 def _texts_of_the_project() -> Iterator[Path]:

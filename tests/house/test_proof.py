@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.prove.kills import TRAINER_POINTS
+from millrace.app.tools.prove.kills import TRAINER_POINTS
 from tests.faults.campaigns.chaos import FULL, again, report
 from tests.faults.campaigns.kills import missed
 from tests.faults.matrix.table import ROWS

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from app.service.announcing import Announcing
-from app.settings import load
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.topics import create_topic
-from app.tools.validate.kafka_check import kafka_checks
-from consumers.failpoints import VARIABLE
+from millrace.app.service.announcing import Announcing
+from millrace.app.settings import load
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.validate.kafka_check import kafka_checks
+from millrace.consumers.failpoints import VARIABLE
+from millrace.training.checkpoints.exports.announced_versions import announced_versions
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from tests.conftest import WaitFor
 from tests.training.checkpoints.exports.test_version_folder import publish
-from training.checkpoints.exports.announced_versions import announced_versions
-from training.checkpoints.exports.version_folder import VersionFolder
 
 pytestmark = pytest.mark.broker
 
@@ -36,8 +36,8 @@ export: {{path: ./exports, announce: {topic}}}
 ANNOUNCER = """
 import sys, time
 from pathlib import Path
-from app.service.announcing import Announcing
-from app.settings import load
+from millrace.app.service.announcing import Announcing
+from millrace.app.settings import load
 
 Announcing(load(Path(sys.argv[1]), {}).settings).start()
 time.sleep(60)

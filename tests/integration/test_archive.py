@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from app.settings import Settings, load
-from app.tools.archive import archive
-from app.tools.local_broker.topics import create_topic
-from consumers.archive.archive_account import by_partition
-from consumers.archive.archive_lock import ArchiveLock
-from consumers.archive.shard_reader import read
-from consumers.archive.shards import listing
-from consumers.errors import ArchiveBusyError, ConfigError, DataLossError
-from consumers.kafka.positions import Now
+from millrace.app.settings import Settings, load
+from millrace.app.tools.archive import archive
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.archive.archive_account import by_partition
+from millrace.consumers.archive.archive_lock import ArchiveLock
+from millrace.consumers.archive.shard_reader import read
+from millrace.consumers.archive.shards import listing
+from millrace.consumers.errors import ArchiveBusyError, ConfigError, DataLossError
+from millrace.consumers.kafka.positions import Now
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.consumers.archive.records import facts_of, file_of
 from tests.faults.harness.retention import delete_before
@@ -126,7 +126,7 @@ def test_a_topic_that_was_created_again_is_refused_with_what_to_do(
 @pytest.fixture
 def process(broker: str, topic: MakeTopic, tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     name = topic()
-    code = "from app.cli import main; main()"
+    code = "from millrace.app.cli import main; main()"
     command = [sys.executable, "-c", code, "archive", "-c", str(config(tmp_path, broker, name))]
     running = subprocess.Popen(command)
     yield name, running

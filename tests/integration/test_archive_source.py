@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings, load
-from app.settings.connection import kafka_history, kafka_options
-from consumers.errors import HandoffBroken, HandoffEnded
-from consumers.fingerprints import Fingerprint
-from consumers.handoff import Handoff
-from consumers.kafka.positions import Earliest, Now
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk, Partition
+from millrace.app.settings import Settings, load
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.consumers.errors import HandoffBroken, HandoffEnded
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.positions import Earliest, Now
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk, Partition
 from tests.conftest import MakeTopic, Produce
 from tests.consumers.archive.s3_server import S3Server
 from tests.faults.harness.retention import delete_before

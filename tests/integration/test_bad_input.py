@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.broker import free_port
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
 

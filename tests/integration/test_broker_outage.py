@@ -10,14 +10,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.topics import create_topic
-from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
-from consumers.handoff import Handoff
-from consumers.kafka.positions import Committed, Earliest
-from consumers.kafka.source import KafkaOptions, KafkaSource
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.positions import Committed, Earliest
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 pytestmark = pytest.mark.broker
 

@@ -10,12 +10,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import ConsumerRecord
 
-from consumers.dead_letters.backlog import BacklogOptions
-from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
-from consumers.errors import DeadLettersStopped, TopicMissingError
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.consumers.dead_letters.backlog import BacklogOptions
+from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.errors import DeadLettersStopped, TopicMissingError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 pytestmark = pytest.mark.broker
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
-from consumers.errors import MillraceError
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.cli.command_list import application
+from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 pytestmark = pytest.mark.broker
 
@@ -27,7 +27,7 @@ LETTERS = (
 @pytest.fixture(scope="module")
 def config(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a config whose topic of dead letters holds three, in one of two partitions."""
-    from app.tools.local_broker.topics import create_topic
+    from millrace.app.tools.local_broker.topics import create_topic
 
     folder = tmp_path_factory.mktemp("letters")
     topic = f"letters-{folder.name}"

@@ -13,9 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from app.settings.environment import of_others
-from app.tools.demo.drifting_stream import RECORDS_PER_S
-from app.tools.local_broker.broker import free_port
+from millrace.app.settings.environment import of_others
+from millrace.app.tools.demo.drifting_stream import RECORDS_PER_S
+from millrace.app.tools.local_broker.broker import free_port
 from tests.conftest import WaitFor
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,15 @@ DRIFT_S, SURVIVED_BY_S = 40.0, 75.0
 @contextmanager
 def demo(folder: Path, said: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a demo in a process of its own; kill what is left of it."""
-    command = [sys.executable, "-c", "from app.cli import main; main()", "demo", "--plain", "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-c",
+        "from millrace.app.cli import main; main()",
+        "demo",
+        "--plain",
+        "--folder",
+        str(folder),
+    ]
     with said.open("wb") as log:
         process = subprocess.Popen(
             [*command, *arguments], stdout=log, stderr=log, env=of_others() | {"PYTHONPATH": str(ROOT)}

@@ -7,12 +7,12 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.topics import create_topic
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.dead_letters.reader import newest_letters
-from consumers.errors import SourceError
-from consumers.kafka.options import KafkaOptions
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.reader import newest_letters
+from millrace.consumers.errors import SourceError
+from millrace.consumers.kafka.options import KafkaOptions
 from tests.conftest import WaitFor
 from tests.integration.test_dead_letters import letter
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.settings import load, to_schema
+from millrace.app.settings import load, to_schema
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "clicks"
 

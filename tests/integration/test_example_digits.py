@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.service.model_setup import model_file
-from app.settings import load, to_schema
-from pipelines.formats import make_decoder
+from millrace.app.service.model_setup import model_file
+from millrace.app.settings import load, to_schema
+from millrace.pipelines.formats import make_decoder
+from millrace.training.checkpoints import CheckpointStore, Folder
+from millrace.training.model.setup.model_file import load as load_model
+from millrace.training.model.weights.weights import PART, model_with_weights
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
-from training.checkpoints import CheckpointStore, Folder
-from training.model.setup.model_file import load as load_model
-from training.model.weights.weights import PART, model_with_weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "digits"

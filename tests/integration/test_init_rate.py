@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from app.settings.sections.kafka import KafkaSettings
-from app.tools.init.topic_sample import first_records
+from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.app.tools.init.topic_sample import first_records
 from tests.conftest import MakeTopic, Produce
 
 pytestmark = pytest.mark.broker

@@ -13,11 +13,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
-from consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded, TopicMissingError, UnreachableError
-from consumers.handoff import Handoff
-from consumers.kafka.positions import At, Committed, Earliest, Latest, Now, parse_start
-from consumers.kafka.source import KafkaOptions, KafkaSource
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded, TopicMissingError, UnreachableError
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.positions import At, Committed, Earliest, Latest, Now, parse_start
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.consumers.records import Chunk, Partition
 
 pytestmark = pytest.mark.broker
 

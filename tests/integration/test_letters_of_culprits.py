@@ -14,15 +14,15 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from app.service.letters import post_refused
-from consumers.dead_letters import origins
-from consumers.dead_letters.letter import DeadLetter
-from consumers.dead_letters.origins import OriginReader
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.dead_letters.reader import ReceivedLetter, newest_letters
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.service.letters import post_refused
+from millrace.consumers.dead_letters import origins
+from millrace.consumers.dead_letters.letter import DeadLetter
+from millrace.consumers.dead_letters.origins import OriginReader
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.reader import ReceivedLetter, newest_letters
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
 

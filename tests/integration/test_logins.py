@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from app.settings import load
-from app.settings.connection import kafka_options
-from app.tools.local_broker.topics import create_topic
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.dead_letters.reader import newest_letters
-from consumers.dead_letters.redrive import Redrive, redrive
-from consumers.errors import ConfigError, SourceError
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.source import KafkaSource
-from consumers.kafka.topic_writer import TopicWriter
+from millrace.app.settings import load
+from millrace.app.settings.connection import kafka_options
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.reader import newest_letters
+from millrace.consumers.dead_letters.redrive import Redrive, redrive
+from millrace.consumers.errors import ConfigError, SourceError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.kafka.topic_writer import TopicWriter
 from tests.app.certificates import Authority
 from tests.conftest import WaitFor
 from tests.faults.harness.fork_server import run_forked

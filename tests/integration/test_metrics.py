@@ -13,10 +13,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.monitoring.metrics.catalogue import CATALOGUE
-from app.tools.local_broker.topics import create_topic
-from consumers.reasons import Reason
+from millrace.app.cli.command_list import application
+from millrace.app.monitoring.metrics.catalogue import CATALOGUE
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.reasons import Reason
 from tests.app.metrics_text import Scrape, complaints
 from tests.conftest import WaitFor
 from tests.faults.harness.kafka import committed

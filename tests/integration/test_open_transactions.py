@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from app.monitoring.observer import Observer
-from app.monitoring.snapshot import take
-from app.monitoring.status import lag_answer, status_of
-from app.monitoring.throughput import throughput_of
-from consumers.handoff import Handoff
-from consumers.kafka.source import KafkaOptions, KafkaSource, SourceStatistics
-from consumers.records import Partition
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.status import lag_answer, status_of
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource, SourceStatistics
+from millrace.consumers.records import Partition
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, running
-from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.broker
 

@@ -20,9 +20,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from playwright.sync_api import Browser, Page, expect
 
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.topics import create_topic
-from app.tools.prove.trainer_process import Run
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.prove.trainer_process import Run
 from tests.browsing import SOON_MS, chromium, grave, is_complaint
 from tests.integration.small_model import MODEL
 

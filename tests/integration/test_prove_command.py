@@ -27,7 +27,7 @@ def prove(folder: Path, model: str, kills: int, *more: str) -> "subprocess.Compl
     (folder / "model.py").write_text(model)
     scratch = folder / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-c", "from app.cli import main; main()", "prove", "-c", "mine.yaml", "--json"]
+    command = [sys.executable, "-c", "from millrace.app.cli import main; main()", "prove", "-c", "mine.yaml", "--json"]
     return subprocess.run(
         [*command, "--kills", str(kills), "--seed", "2", *more],
         cwd=folder,

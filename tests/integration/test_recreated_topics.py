@@ -15,14 +15,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
-from app.tools.local_broker.topics import create_topic
-from consumers.errors import ConfigError, HandoffBroken, HandoffEnded, TopicRecreatedError
-from consumers.fingerprints import Fingerprint, Sameness
-from consumers.handoff import Handoff
-from consumers.kafka.client import KafkaClient
-from consumers.kafka.positions import Now
-from consumers.kafka.source import KafkaOptions, KafkaSource
-from consumers.records import Chunk, Partition
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.errors import ConfigError, HandoffBroken, HandoffEnded, TopicRecreatedError
+from millrace.consumers.fingerprints import Fingerprint, Sameness
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.client import KafkaClient
+from millrace.consumers.kafka.positions import Now
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.consumers.records import Chunk, Partition
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.faults.harness.fork_server import run_forked
 from tests.integration.test_validate import Config, good

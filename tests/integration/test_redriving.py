@@ -15,17 +15,17 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from consumers.dead_letters import reader, redrive
-from consumers.dead_letters.letter import Absence
-from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
-from consumers.dead_letters.reader import each_letter, newest_letters
-from consumers.dead_letters.redrive import Redrive
-from consumers.errors import MillraceError
-from consumers.kafka.client import KafkaClient
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Headers, Partition
+from millrace.app.cli.command_list import application
+from millrace.consumers.dead_letters import reader, redrive
+from millrace.consumers.dead_letters.letter import Absence
+from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.reader import each_letter, newest_letters
+from millrace.consumers.dead_letters.redrive import Redrive
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.client import KafkaClient
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Headers, Partition
 from tests.conftest import MakeTopic, WaitFor
 
 pytestmark = pytest.mark.broker

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from consumers.kafka.source import KafkaOptions, KafkaSource
+from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
 from tests.conftest import MakeTopic, WaitFor
 
 pytestmark = pytest.mark.broker

@@ -15,13 +15,13 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.topics import create_topic
-from app.tools.prove.trainer_process import Run
-from app.tools.traffic.topic_reader import dead_letters
-from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
-from pipelines.registry.registry_client import RegistryClient, RegistryOptions
+from millrace.app.cli.command_list import application
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.prove.trainer_process import Run
+from millrace.app.tools.traffic.topic_reader import dead_letters
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.registry.registry_client import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.schema_registry import SchemaRegistry
 

@@ -32,7 +32,7 @@ def config(folder: Path, broker: str, weights: dict[str, float]) -> Path:
 
 def learnt(path: Path, records: int) -> dict[str, int]:
     """Run until so many records are learnt; return the positions by topic."""
-    code = "from app.cli import main; main()"
+    code = "from millrace.app.cli import main; main()"
     run = ["run", "-c", str(path), "--max-records", str(records)]
     subprocess.run([sys.executable, "-c", code, *run], check=True, timeout=180)
     newest = max(path.parent.glob("checkpoints/*/checkpoints/*/manifest.json"))

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tools.prove.checkpoint_reader import Shelf, Statement
-from consumers.records import Partition
+from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
-from training.checkpoints.folder import Folder
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = pytest.mark.slow
 NO_LABEL = """\

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings, load
-from app.tools.validate import CheckOutcome, CheckResult
-from app.tools.validate.kafka_check import Bounds, kafka_checks
+from millrace.app.settings import Settings, load
+from millrace.app.tools.validate import CheckOutcome, CheckResult
+from millrace.app.tools.validate.kafka_check import Bounds, kafka_checks
 from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
 
@@ -124,7 +124,7 @@ def test_dead_letters_need_a_topic_of_their_own(config: Config, topic: MakeTopic
 
 
 def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tools.validate.kafka_check._CONNECT_S", 1.0)
+    monkeypatch.setattr("millrace.app.tools.validate.kafka_check._CONNECT_S", 1.0)
     checks, bounds = examined(Config(tmp_path, "127.0.0.1:1").settings("clicks"))
     assert bounds is None
     assert [(check.name, check.outcome) for check in checks] == [

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, Span
-from pipelines.stream.decode import Decoded, Refused
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, Span
+from millrace.pipelines.stream.decode import Decoded, Refused
+from millrace.pipelines.stream.row_order import RotationOptions
 from tests.properties.effort import tried
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff
-from consumers.records import Chunk, Partition
+from millrace.consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.records import Chunk, Partition
 from tests.properties.effort import tried
 
 CAPACITY = 1000

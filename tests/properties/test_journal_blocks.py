@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.training.history.journal_blocks import RecordedBlock, decode, encode
 from tests.properties.effort import tried
-from training.history.journal_blocks import RecordedBlock, decode, encode
 
 COUNTS = st.integers(0, 2**40) | st.integers(0, 300)
 LENGTHS = st.just(0) | COUNTS

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumers.errors import DataLossError
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.ledger.ledger import Ledger, Skip
 from tests.properties.effort import tried
-from training.checkpoints.parts import PartState
-from training.ledger.ledger import Ledger, Skip
 
 PARTITIONS = [Partition("clicks", number) for number in range(3)]
 LEARNT, GAP, LOST = "learnt", "gap", "lost"

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.shaping.balance import class_sampler
-from pipelines.shaping.balance.class_sampler import salt_of
-from pipelines.shaping.balance.resampling import LEFT_OUT, ResampleStates
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.blocks import BlockFacts, Span
-from pipelines.stream.decode import Decoded
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.balance import class_sampler
+from millrace.pipelines.shaping.balance.class_sampler import salt_of
+from millrace.pipelines.shaping.balance.resampling import LEFT_OUT, ResampleStates
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.pipelines.stream.decode import Decoded
 from tests.properties.effort import tried
 
 PARTITIONS = [Partition("clicks", number) for number in range(2)]

@@ -16,12 +16,11 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumers.failpoints import FailpointError, arm
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from tests.properties.effort import tried
-from training.checkpoints import (
+from millrace.consumers.failpoints import FailpointError, arm
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints import (
     CheckpointStore,
     Condition,
     Folder,
@@ -32,10 +31,11 @@ from training.checkpoints import (
     SaveRequest,
     StoreOptions,
 )
-from training.checkpoints.manifest import FILE_NAME, Manifest
-from training.checkpoints.policies import KeepLast
-from training.errors import AllCorruptError, CheckpointError, CorruptError
-from training.ledger.ledger import Ledger, Skip
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.errors import AllCorruptError, CheckpointError, CorruptError
+from millrace.training.ledger.ledger import Ledger, Skip
+from tests.properties.effort import tried
 
 P = Partition("clicks", 0)
 IMPATIENT = LeaseOptions(renew_every=60.0, stale_after=0.0, poll_every=0.001)

@@ -16,19 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.shaping.windows.key_windows import KeyWindows
-from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows.windows import NAME, WindowStates, taken_of, texts_cut
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block
-from pipelines.stream.decode import Decoded, Refused
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.windows.key_windows import KeyWindows
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from millrace.pipelines.shaping.windows.windows import NAME, WindowStates, taken_of, texts_cut
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block
+from millrace.pipelines.stream.decode import Decoded, Refused
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.training.checkpoints.tensors import decode, encode
+from millrace.training.ledger.ledger import Ledger, PartitionAccount, Skip
 from tests.properties.effort import tried
-from training.checkpoints.tensors import decode, encode
-from training.ledger.ledger import Ledger, PartitionAccount, Skip
 
 PARTITIONS = [Partition("clicks", number) for number in range(2)]
 MOST_TEXT = 6

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.learner_pool import POOL
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
 
 FEATURES = 6
 BATCH = 12

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from training.model.learner import Learner, LearnerOptions
-from training.model.variables import copies, optimizers_of
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.variables import copies, optimizers_of
 
 Recipe = tuple[tuple[Any, ...], LearnerOptions]
 """A function of a module with its arguments, and the options."""

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
+from millrace.training.model.call.metrics import CompiledMetrics
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import read
 from tests.training.conftest import BATCH, FEATURES, block, mlp, options_of, state_of
 from tests.training.learner_pool import LearnerPool
-from training.model.call.metrics import CompiledMetrics
-from training.model.learner import Learner
-from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("clicks", 0)

@@ -15,29 +15,29 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
+from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
+from millrace.training.checkpoints.policies import Never, SavePolicy
+from millrace.training.commands import Command, Commands, Stop
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.hyperparameters import HyperparameterOptions
+from millrace.training.recovery.crash_guard import InFlight, leave_no_record
+from millrace.training.recovery.step_errors import StepErrorOptions
+from millrace.training.stream import Hold, NoHold, StreamEnded, StreamStart
+from millrace.training.telemetry.events import Events
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.meter import Meter
+from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.telemetry.watched import choose_watched
+from millrace.training.trainer.board import Board
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.saving import Saving, SavingOptions
+from millrace.training.trainer.trainer import Trainer
 from tests.training.conftest import BATCH, FEATURES, mlp, options_of
 from tests.training.learner_pool import POOL
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
-from training.checkpoints.policies import Never, SavePolicy
-from training.commands import Command, Commands, Stop
-from training.ledger.ledger import Ledger
-from training.model.hyperparameters import HyperparameterOptions
-from training.recovery.crash_guard import InFlight, leave_no_record
-from training.recovery.step_errors import StepErrorOptions
-from training.stream import Hold, NoHold, StreamEnded, StreamStart
-from training.telemetry.events import Events
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phase, Phases
-from training.telemetry.watched import choose_watched
-from training.trainer.board import Board
-from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.metric_guesses import plan_of
-from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Trainer
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SHARE = 2 * BATCH

@@ -1,13 +1,13 @@
 """Checkpoints: the durable state of one name, with one writer, a number that only grows, and a parent each."""
 
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.lease import FolderLease, LeaseOptions
-from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.parts import Part, PartState
-from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.checkpoints.writer import CheckpointWriter
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.lease import FolderLease, LeaseOptions
+from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.parts import Part, PartState
+from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
+from millrace.training.checkpoints.writer import CheckpointWriter
 
 __all__ = [
     "CheckpointStore",

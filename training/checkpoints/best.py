@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import median
 
-from training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
 
 ENOUGH_RECORDS = 10_000
 _LEAST_SHARE = 0.5

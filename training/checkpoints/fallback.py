@@ -12,12 +12,12 @@ error says how to choose a checkpoint.
 import logging
 from collections.abc import Callable, Collection
 
-from consumers.suggested_command import suggested_command
-from training.checkpoints.fencing import Terms
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.errors import AllCorruptError, NewerFormatError
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.errors import AllCorruptError, NewerFormatError
 
 log = logging.getLogger(__name__)
 Look = Callable[[int], Inspection]

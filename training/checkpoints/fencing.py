@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.durable_files import replace_durably, sync_folder
-from consumers.failpoints import failpoint
-from consumers.suggested_command import suggested_command
-from training.checkpoints.folder import Folder
-from training.checkpoints.sealed_json import seal, unseal
-from training.errors import CorruptError
+from millrace.consumers.durable_files import replace_durably, sync_folder
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.sealed_json import seal, unseal
+from millrace.training.errors import CorruptError
 
 NOTHING = -1
 """`began_after` where nothing had been published."""

@@ -10,9 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
-from consumers.durable_files import FileFacts, is_full, write_durably
-from consumers.suggested_command import suggested_command
-from training.errors import CorruptError, NoRoomError
+from millrace.consumers.durable_files import FileFacts, is_full, write_durably
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.errors import CorruptError, NoRoomError
 
 _PIECE = 1 << 20
 # Errors of a file system that has no hard links, or no more for this file, or is not the one of the source.

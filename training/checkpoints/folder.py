@@ -24,9 +24,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.durable_files import sync_folder
-from consumers.errors import ConfigError
-from training.checkpoints.files import unwritable
+from millrace.consumers.durable_files import sync_folder
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.files import unwritable
 
 _NUMBER = re.compile(r"(\d{10,})")
 _LOCK = re.compile(r"lock\.(\d{10,})")

@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts
-from training.checkpoints.folder import Folder
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.training.checkpoints.folder import Folder
 
 log = logging.getLogger(__name__)
 Range = tuple[int, int]

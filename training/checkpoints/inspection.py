@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from consumers.durable_files import complaint
-from training.checkpoints.fencing import Terms
-from training.checkpoints.folder import Folder, Lineage
-from training.checkpoints.manifest import FILE_NAME, Manifest, read_manifest
-from training.checkpoints.pins import Pin, Pins
-from training.errors import CorruptError, NewerFormatError
+from millrace.consumers.durable_files import complaint
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.folder import Folder, Lineage
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest, read_manifest
+from millrace.training.checkpoints.pins import Pin, Pins
+from millrace.training.errors import CorruptError, NewerFormatError
 
 
 class Condition(StrEnum):

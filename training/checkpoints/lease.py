@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from consumers.durable_files import is_full
-from consumers.errors import ConfigError
-from training.checkpoints.fencing import begin
-from training.checkpoints.files import unwritable
-from training.checkpoints.folder import Folder
-from training.errors import FolderBusyError, PassedError
+from millrace.consumers.durable_files import is_full
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.fencing import begin
+from millrace.training.checkpoints.files import unwritable
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.errors import FolderBusyError, PassedError
 
 log = logging.getLogger(__name__)
 

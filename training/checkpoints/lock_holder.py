@@ -7,8 +7,8 @@ very instant just tries again.
 import fcntl
 import os
 
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import describe_holder
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import describe_holder
 
 
 def holder_of(folder: Folder) -> str | None:

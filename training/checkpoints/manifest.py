@@ -13,10 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import FileFacts
-from consumers.records import Partition
-from training.checkpoints.sealed_json import seal, spelt_as_sealed, unseal
-from training.errors import CorruptError, NewerFormatError
+from millrace.consumers.durable_files import FileFacts
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.sealed_json import seal, spelt_as_sealed, unseal
+from millrace.training.errors import CorruptError, NewerFormatError
 
 FORMAT = 1
 FILE_NAME = "manifest.json"

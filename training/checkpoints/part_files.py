@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import FileFacts, complaint, write_durably
-from training.checkpoints.files import read_verified, require_space
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.parts import Array, PartState, checked_name
-from training.checkpoints.publication import FileSource
-from training.checkpoints.tensors import decode, encode
-from training.errors import CorruptError, UncapturedStateError
+from millrace.consumers.durable_files import FileFacts, complaint, write_durably
+from millrace.training.checkpoints.files import read_verified, require_space
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.parts import Array, PartState, checked_name
+from millrace.training.checkpoints.publication import FileSource
+from millrace.training.checkpoints.tensors import decode, encode
+from millrace.training.errors import CorruptError, UncapturedStateError
 
 _ARRAYS = "safetensors"
 _FACTS = "json"

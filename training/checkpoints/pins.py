@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from consumers.durable_files import replace_durably, sync_folder
-from consumers.errors import ConfigError
-from consumers.suggested_command import suggested_command
-from training.checkpoints.files import read_only, unwritable
-from training.checkpoints.folder import Folder
-from training.errors import CheckpointError, MissingCheckpointError, ReadOnlyError
+from millrace.consumers.durable_files import replace_durably, sync_folder
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.files import read_only, unwritable
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.errors import CheckpointError, MissingCheckpointError, ReadOnlyError
 
 _MOST = 1_000
 _LONGEST = 200

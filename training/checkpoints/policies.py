@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from training.checkpoints.best import best_first
-from training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.checkpoints.best import best_first
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

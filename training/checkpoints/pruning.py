@@ -20,21 +20,21 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.durable_files import sync_folder
-from consumers.errors import ConfigError, MillraceError
-from consumers.failpoints import failpoint
-from consumers.rounded import rounded_size
-from consumers.suggested_command import suggested_command
-from training.checkpoints.fallback import newest_verified
-from training.checkpoints.fencing import Terms
-from training.checkpoints.folder import Folder
-from training.checkpoints.in_flight import deaths
-from training.checkpoints.inspection import Condition, Inspection, inspect
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.pins import Pins, named
-from training.checkpoints.policies import KeepPolicy
-from training.errors import NoRoomError, PassedError
+from millrace.consumers.durable_files import sync_folder
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.rounded import rounded_size
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.fallback import newest_verified
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.in_flight import deaths
+from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.pins import Pins, named
+from millrace.training.checkpoints.policies import KeepPolicy
+from millrace.training.errors import NoRoomError, PassedError
 
 log = logging.getLogger(__name__)
 SLACK_BYTES = 256 * 1024

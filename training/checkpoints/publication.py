@@ -24,13 +24,13 @@ from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 
-from consumers.durable_files import FileFacts, is_full, sync_folder, write_durably
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from training.checkpoints.folder import Lineage
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import FILE_NAME, Manifest, Measured, SaveRequest
-from training.errors import CheckpointError, NoRoomError
+from millrace.consumers.durable_files import FileFacts, is_full, sync_folder, write_durably
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.training.checkpoints.folder import Lineage
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest, Measured, SaveRequest
+from millrace.training.errors import CheckpointError, NoRoomError
 
 log = logging.getLogger(__name__)
 FileSource = Callable[[Path], FileFacts]

@@ -14,22 +14,34 @@ from datetime import datetime
 from functools import partial
 from threading import Lock
 
-from consumers.errors import ConfigError, DataLossError
-from consumers.failpoints import failpoint
-from training.checkpoints.fallback import newest_verified
-from training.checkpoints.fencing import Terms
-from training.checkpoints.files import link_durably
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition, Inspection, inspect
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
-from training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
-from training.checkpoints.parts import PartState
-from training.checkpoints.pins import Pin, Pins
-from training.checkpoints.policies import KeepLast, KeepPolicy
-from training.checkpoints.pruning import SLACK_BYTES, Pruner
-from training.checkpoints.publication import FileSource, SaveGates, UnpublishedCheckpoint, publish_draft, wall_clock
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError, NoRoomError
+from millrace.consumers.errors import ConfigError, DataLossError
+from millrace.consumers.failpoints import failpoint
+from millrace.training.checkpoints.fallback import newest_verified
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.files import link_durably
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.pins import Pin, Pins
+from millrace.training.checkpoints.policies import KeepLast, KeepPolicy
+from millrace.training.checkpoints.pruning import SLACK_BYTES, Pruner
+from millrace.training.checkpoints.publication import (
+    FileSource,
+    SaveGates,
+    UnpublishedCheckpoint,
+    publish_draft,
+    wall_clock,
+)
+from millrace.training.errors import (
+    CheckpointError,
+    CorruptError,
+    MissingCheckpointError,
+    NewerFormatError,
+    NoRoomError,
+)
 
 log = logging.getLogger(__name__)
 _TORN = "torn, unless its writer is still working on it"

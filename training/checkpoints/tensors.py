@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from consumers.durable_files import Bytes
-from training.checkpoints.parts import Array
-from training.errors import UncapturedStateError
+from millrace.consumers.durable_files import Bytes
+from millrace.training.checkpoints.parts import Array
+from millrace.training.errors import UncapturedStateError
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
-from training.checkpoints.manifest import Manifest, SaveRequest
-from training.checkpoints.parts import PartState
-from training.checkpoints.store import CheckpointStore
-from training.errors import CheckpointError, PassedError
+from millrace.training.checkpoints.manifest import Manifest, SaveRequest
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CheckpointError, PassedError
 
 log = logging.getLogger(__name__)
 _RENAME_S = 30.0

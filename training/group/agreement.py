@@ -11,8 +11,8 @@ from enum import IntEnum, IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from training.errors import NotOneStateError
-from training.telemetry.group_report import CHIEF
+from millrace.training.errors import NotOneStateError
+from millrace.training.telemetry.group_report import CHIEF
 
 
 class Flag(IntFlag):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 Deal = tuple[tuple[Partition, ...], ...]
 """The partitions of each member, by its number."""

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.errors import PeerLostError
-from training.group.membership import Membership
-from training.group.watch import Watch
-from training.telemetry.group_report import CHIEF
+from millrace.training.errors import PeerLostError
+from millrace.training.group.membership import Membership
+from millrace.training.group.watch import Watch
+from millrace.training.telemetry.group_report import CHIEF
 
 GROUP_KEY = 700_000
 """Far above those of the strategy, which count from 1."""

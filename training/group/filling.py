@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipelines.stream.blocks import BlockFacts, Delivery, Rows
-from training.model.call.culprit_search import absent
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows
+from millrace.training.model.call.culprit_search import absent
 
 
 class Filling:

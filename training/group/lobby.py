@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from training.errors import GroupError
-from training.group.membership import Membership
+from millrace.training.errors import GroupError
+from millrace.training.group.membership import Membership
 
 Look = Callable[[Sequence[int]], None]
 """Called about once a second with the numbers of those that are missing; ends the wait by raising."""

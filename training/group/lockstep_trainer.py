@@ -21,30 +21,30 @@ from typing import assert_never
 
 import numpy as np
 
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
-from training.group.agreement import Agreement, Flag, Order, Step, Word, agree
-from training.group.deal import deal
-from training.group.exchange import LOST, Row
-from training.group.filling import Filling
-from training.group.one_state import Opening
-from training.group.own_stream import OwnStream
-from training.group.reporting import report_of
-from training.group.requests import Asked, Requests
-from training.group.roles import GroupParts
-from training.group.scores import Scores
-from training.group.sieve import Sieve
-from training.group.waits import Waits
-from training.recovery.step_errors import BlockRaised
-from training.stream import StreamStart
-from training.telemetry.phases import Phase
-from training.trainer import announcements
-from training.trainer.dependencies import TrainerOptions, TrainerReports
-from training.trainer.learning import Learning, LearningParts
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
+from millrace.training.group.agreement import Agreement, Flag, Order, Step, Word, agree
+from millrace.training.group.deal import deal
+from millrace.training.group.exchange import LOST, Row
+from millrace.training.group.filling import Filling
+from millrace.training.group.one_state import Opening
+from millrace.training.group.own_stream import OwnStream
+from millrace.training.group.reporting import report_of
+from millrace.training.group.requests import Asked, Requests
+from millrace.training.group.roles import GroupParts
+from millrace.training.group.scores import Scores
+from millrace.training.group.sieve import Sieve
+from millrace.training.group.waits import Waits
+from millrace.training.recovery.step_errors import BlockRaised
+from millrace.training.stream import StreamStart
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer import announcements
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
+from millrace.training.trainer.learning import Learning, LearningParts
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.group.exchange import Exchange, lost_peers
-from training.group.membership import Membership
-from training.group.native_wait import other_threads_run
-from training.group.sums import GatheredSums
-from training.group.watch import Watch
-from training.model.call.replica_sums import sum_by
-from training.model.setup.strategy import DeviceOptions, prepare
+from millrace.training.group.exchange import Exchange, lost_peers
+from millrace.training.group.membership import Membership
+from millrace.training.group.native_wait import other_threads_run
+from millrace.training.group.sums import GatheredSums
+from millrace.training.group.watch import Watch
+from millrace.training.model.call.replica_sums import sum_by
+from millrace.training.model.setup.strategy import DeviceOptions, prepare
 
 _JOB = "worker"
 _SIGACTION_BYTES = 512

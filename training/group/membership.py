@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.telemetry.group_report import CHIEF, member_name
+from millrace.training.telemetry.group_report import CHIEF, member_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

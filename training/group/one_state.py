@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from consumers.records import Partition
-from pipelines.shaping.row_states import RowStates
-from training.checkpoints.parts import Part, PartState
-from training.errors import NotOneStateError
-from training.group.deal import Deal
-from training.group.meeting import Group
-from training.group.shares import Share, Whole, digest_of, portion, remembered_of, remembered_portion, whole_of
-from training.ledger.ledger import Ledger
-from training.model.learner import Learner
-from training.model.variables import assign, model_variables, optimizer_variables, read
-from training.telemetry.group_report import CHIEF
-from training.telemetry.live_metrics import LiveMetrics
-from training.trainer.state import Progress, RowStatesPart
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.training.checkpoints.parts import Part, PartState
+from millrace.training.errors import NotOneStateError
+from millrace.training.group.deal import Deal
+from millrace.training.group.meeting import Group
+from millrace.training.group.shares import Share, Whole, digest_of, portion, remembered_of, remembered_portion, whole_of
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import assign, model_variables, optimizer_variables, read
+from millrace.training.telemetry.group_report import CHIEF
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.trainer.state import Progress, RowStatesPart
 
 _FACTS = "facts"
 

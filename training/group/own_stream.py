@@ -6,13 +6,13 @@ Holds at most one block, until the group makes its next call. Runs on the traine
 import time
 from collections.abc import Mapping
 
-from consumers.records import Partition
-from pipelines.stream.blocks import Delivery
-from training.group.roles import PolledStream
-from training.group.sieve import Sieve, Sieved
-from training.ledger.ledger import Ledger
-from training.recovery.step_errors import BlockRaised, Standing, StepRecovery
-from training.stream import StreamEnded, TopicsRecreated
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Delivery
+from millrace.training.group.roles import PolledStream
+from millrace.training.group.sieve import Sieve, Sieved
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.recovery.step_errors import BlockRaised, Standing, StepRecovery
+from millrace.training.stream import StreamEnded, TopicsRecreated
 
 
 class OwnStream:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from training.group.agreement import Flag, Word
-from training.group.membership import Membership
-from training.telemetry.group_report import GroupReport, MemberReport
+from millrace.training.group.agreement import Flag, Word
+from millrace.training.group.membership import Membership
+from millrace.training.telemetry.group_report import GroupReport, MemberReport
 
 _STATES: Mapping[Flag, str] = {
     Flag.ENDED: "ended",

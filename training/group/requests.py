@@ -8,18 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from training.checkpoints.manifest import SaveReason
-from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
-from training.errors import GroupError
-from training.group.agreement import Flag, Order, Word
-from training.group.roles import GroupParts
-from training.history.rewind import PreparedRewind
-from training.telemetry.group_report import CHIEF
-from training.trainer import announcements
-from training.trainer.dependencies import TrainerOptions, TrainerReports
-from training.trainer.profiling import Profiling
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
+from millrace.training.errors import GroupError
+from millrace.training.group.agreement import Flag, Order, Word
+from millrace.training.group.roles import GroupParts
+from millrace.training.history.rewind import PreparedRewind
+from millrace.training.telemetry.group_report import CHIEF
+from millrace.training.trainer import announcements
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
+from millrace.training.trainer.profiling import Profiling
 
 _LOOK_EVERY_S = 5.0
 """How often the chief looks for new partitions."""

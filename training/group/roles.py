@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from consumers.records import Partition
-from training.commands import Commands
-from training.group.one_state import GroupState
-from training.recovery.crash_guard import InFlight
-from training.recovery.step_errors import BlockRaised
-from training.stream import BlockStream, Hold, NoHold, StreamSource, StreamStart
-from training.trainer.save_figures import SaveFigures
-from training.trainer.saving import Saving
+from millrace.consumers.records import Partition
+from millrace.training.commands import Commands
+from millrace.training.group.one_state import GroupState
+from millrace.training.recovery.crash_guard import InFlight
+from millrace.training.recovery.step_errors import BlockRaised
+from millrace.training.stream import BlockStream, Hold, NoHold, StreamSource, StreamStart
+from millrace.training.trainer.save_figures import SaveFigures
+from millrace.training.trainer.saving import Saving
 
 
 class PolledStream(BlockStream, Protocol):

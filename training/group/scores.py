@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.group.meeting import Group
-from training.telemetry.label_sums import LabelSums
-from training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.group.meeting import Group
+from millrace.training.telemetry.label_sums import LabelSums
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 
 _FACTS = "facts"
 _LABELS, _WEIGHTED = "labels", "weighted_labels"

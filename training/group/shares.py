@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from consumers.records import Partition
-from training.checkpoints.parts import PartState
-from training.errors import NotOneStateError
-from training.ledger.event_span import EventSpan
-from training.model.variables import read
-from training.telemetry.group_report import CHIEF
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import NotOneStateError
+from millrace.training.ledger.event_span import EventSpan
+from millrace.training.model.variables import read
+from millrace.training.telemetry.group_report import CHIEF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

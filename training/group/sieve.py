@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
-from pipelines.stream.blocks import Delivery
-from training.model.learner import Learner
-from training.model.variables import assign, read
-from training.recovery.isolation import Culprit
-from training.recovery.step_errors import StepRecovery
+from millrace.pipelines.stream.blocks import Delivery
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import assign, read
+from millrace.training.recovery.isolation import Culprit
+from millrace.training.recovery.step_errors import StepRecovery
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.group.exchange import GROUP_KEY
-from training.group.membership import Membership
+from millrace.training.group.exchange import GROUP_KEY
+from millrace.training.group.membership import Membership
 
 MOST_BYTES = 256 * 1024
 """Of what is gathered from one member; with more, the bytes count, and an all-reduce moves fewer of them."""

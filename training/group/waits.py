@@ -6,9 +6,9 @@ The words of the members carry how long each has waited for the others, so all k
 import time
 from collections.abc import Callable
 
-from training.group.own_stream import OwnStream
-from training.recovery.step_errors import Standing
-from training.telemetry.meter import Meter
+from millrace.training.group.own_stream import OwnStream
+from millrace.training.recovery.step_errors import Standing
+from millrace.training.telemetry.meter import Meter
 
 _WAIT_S = 0.05
 """The longest wait of a member that expects no block: so long another with a block may wait for it."""

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.checkpoints.parts import Array, PartState
-from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError
-from training.history.lineage import CheckpointLineage, lineage_of
-from training.ledger.account import PartitionAccount
+from millrace.training.checkpoints.parts import Array, PartState
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CorruptError
+from millrace.training.history.lineage import CheckpointLineage, lineage_of
+from millrace.training.ledger.account import PartitionAccount
 
 _PIECE = 1 << 20
 _HYPERPARAMETERS = "hyperparameters"

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import sync_file, sync_folder
-from consumers.failpoints import failpoint
-from training.checkpoints.fencing import Terms
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import Manifest, SaveRequest
-from training.errors import CorruptError
+from millrace.consumers.durable_files import sync_file, sync_folder
+from millrace.consumers.failpoints import failpoint
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import Manifest, SaveRequest
+from millrace.training.errors import CorruptError
 
 FORMAT = 1
 _MAGIC = b"MRJ1"

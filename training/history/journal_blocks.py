@@ -9,9 +9,9 @@ as a varint; a run of partitions that are not in the block is a 0 and its length
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Turn
-from training.ledger.ledger import Ledger
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Turn
+from millrace.training.ledger.ledger import Ledger
 
 _SEARCHED, _BYPASSED, _LOST, _TURN = 1, 2, 4, 8
 

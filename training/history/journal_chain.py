@@ -6,11 +6,11 @@ Reads only; TensorFlow is not needed. Segments are read one at a time, so that a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from training.checkpoints.manifest import SaveReason
-from training.errors import CorruptError, MissingCheckpointError, NotRebuildableError
-from training.history.journal import JournalReader, Segment
-from training.history.journal_blocks import RecordedBlock, decode
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.errors import CorruptError, MissingCheckpointError, NotRebuildableError
+from millrace.training.history.journal import JournalReader, Segment
+from millrace.training.history.journal_blocks import RecordedBlock, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from consumers.records import Partition
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError, MissingCheckpointError
-from training.ledger.account import PartitionAccount
-from training.ledger.event_span import EventSpan
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import NAME, Ledger
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CorruptError, MissingCheckpointError
+from millrace.training.ledger.account import PartitionAccount
+from millrace.training.ledger.event_span import EventSpan
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import NAME, Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

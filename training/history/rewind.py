@@ -15,24 +15,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consumers.errors import ConfigError
-from consumers.kafka.options import OutOfRange
-from consumers.records import Partition
-from training.checkpoints.inspection import Condition
-from training.checkpoints.manifest import JournalEntry, Manifest, SaveReason, SaveRequest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.parts import PartState
-from training.checkpoints.store import CheckpointStore
-from training.commands import Rewind
-from training.errors import AllCorruptError, CorruptError, LossyRewindError
-from training.history.lineage import ledger_of
-from training.history.rewind_request import RewindRequest
-from training.history.rewind_target import find
-from training.ledger.account import PartitionAccount
-from training.ledger.event_span import EventSpan
-from training.ledger.interventions import Interventions, Rewound
-from training.ledger.ledger import NAME, Ledger
-from training.ledger.skips import UNPUBLISHED
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.options import OutOfRange
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.inspection import Condition
+from millrace.training.checkpoints.manifest import JournalEntry, Manifest, SaveReason, SaveRequest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.commands import Rewind
+from millrace.training.errors import AllCorruptError, CorruptError, LossyRewindError
+from millrace.training.history.lineage import ledger_of
+from millrace.training.history.rewind_request import RewindRequest
+from millrace.training.history.rewind_target import find
+from millrace.training.ledger.account import PartitionAccount
+from millrace.training.ledger.event_span import EventSpan
+from millrace.training.ledger.interventions import Interventions, Rewound
+from millrace.training.ledger.ledger import NAME, Ledger
+from millrace.training.ledger.skips import UNPUBLISHED
 
 log = logging.getLogger(__name__)
 

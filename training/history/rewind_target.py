@@ -13,17 +13,17 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from consumers.errors import ConfigError
-from consumers.suggested_command import suggested_command
-from training.checkpoints.best import best_first
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError, MissingCheckpointError, NewerFormatError
-from training.history.lineage import ledger_of
-from training.history.rewind_request import Before, Best, Destination, Newest, NotPast, Numbered
-from training.ledger.ledger import NAME
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import suggested_command
+from millrace.training.checkpoints.best import best_first
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CorruptError, MissingCheckpointError, NewerFormatError
+from millrace.training.history.lineage import ledger_of
+from millrace.training.history.rewind_request import Before, Best, Destination, Newest, NotPast, Numbered
+from millrace.training.ledger.ledger import NAME
 
 log = logging.getLogger(__name__)
 LEDGER_ALONE = frozenset({NAME})

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from training.checkpoints.parts import Array, PartState
-from training.history.journal import comparable
-from training.ledger.ledger import NAME
+from millrace.training.checkpoints.parts import Array, PartState
+from millrace.training.history.journal import comparable
+from millrace.training.ledger.ledger import NAME
 
 
 def first_difference(files: Sequence[str], ours: Mapping[str, PartState], theirs: Mapping[str, PartState]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consumers.fingerprints import Fingerprint
-from pipelines.stream.offset_counts import OffsetCounts
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.pipelines.stream.offset_counts import OffsetCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

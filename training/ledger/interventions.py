@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from consumers.errors import ConfigError
-from training.ledger.skips import UNPUBLISHED, Skip, uncovered
+from millrace.consumers.errors import ConfigError
+from millrace.training.ledger.skips import UNPUBLISHED, Skip, uncovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

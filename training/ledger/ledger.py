@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from consumers.errors import DataLossError
-from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from pipelines.stream.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
-from training.checkpoints.parts import PartState
-from training.errors import CorruptError
-from training.ledger.account import PartitionAccount
-from training.ledger.event_span import EventSpan
-from training.ledger.interventions import Interventions
-from training.ledger.skips import Skip, uncovered
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.pipelines.stream.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import CorruptError
+from millrace.training.ledger.account import PartitionAccount
+from millrace.training.ledger.event_span import EventSpan
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.skips import Skip, uncovered
 
 __all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionAccount", "Skip"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.stream.offset_mix import mix
+from millrace.pipelines.stream.offset_mix import mix
 
 
 @dataclass(frozen=True, slots=True)

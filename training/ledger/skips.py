@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 UNPUBLISHED = 0
 """Stands for the number of an intervention that is not published yet: number 0 is always a beginning."""

@@ -19,10 +19,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from consumers.errors import ConfigError
-from training.checkpoints.parts import PartState
-from training.errors import OtherModelError
-from training.model.variables import assign, differences, optimizer_variables, optimizers_of, read
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import OtherModelError
+from millrace.training.model.variables import assign, differences, optimizer_variables, optimizers_of, read
 
 log = logging.getLogger(__name__)
 NAME = "hyperparameters"

@@ -15,28 +15,34 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.schema import Schema
-from pipelines.shaping.augmentation import Augmentation
-from pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirFigures, ReservoirOptions
-from pipelines.stream.blocks import Rows
-from pipelines.stream.dataset import flat_preprocess
-from training.checkpoints.parts import Part
-from training.errors import ModelError, gist, op_gist
-from training.model.call.call_shaping import ShapingOptions
-from training.model.call.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
-from training.model.call.culprit_search import Culprits, CulpritSearch, Places, alone
-from training.model.call.finite_guard import FiniteLook
-from training.model.call.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
-from training.model.call.reservoir import Reservoir
-from training.model.call.witness import Witness
-from training.model.probes.probe_batches import Probe
-from training.model.probes.probe_rows import ProbeRows, ReadSample
-from training.model.setup.autograph import converted
-from training.model.setup.build_errors import explained, unadapted
-from training.model.setup.schema_fit import check_inputs
-from training.model.setup.strategy import DeviceOptions, make_strategy
-from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.augmentation import Augmentation
+from millrace.pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirFigures, ReservoirOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.dataset import flat_preprocess
+from millrace.training.checkpoints.parts import Part
+from millrace.training.errors import ModelError, gist, op_gist
+from millrace.training.model.call.call_shaping import ShapingOptions
+from millrace.training.model.call.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
+from millrace.training.model.call.culprit_search import Culprits, CulpritSearch, Places, alone
+from millrace.training.model.call.finite_guard import FiniteLook
+from millrace.training.model.call.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
+from millrace.training.model.call.reservoir import Reservoir
+from millrace.training.model.call.witness import Witness
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes.probe_rows import ProbeRows, ReadSample
+from millrace.training.model.setup.autograph import converted
+from millrace.training.model.setup.build_errors import explained, unadapted
+from millrace.training.model.setup.schema_fit import check_inputs
+from millrace.training.model.setup.strategy import DeviceOptions, make_strategy
+from millrace.training.model.variables import (
+    VariablesPart,
+    model_variables,
+    optimizer_variables,
+    rates_of,
+    refuse_uncaptured,
+)
 
 log = logging.getLogger(__name__)
 Preprocess = Callable[..., Any]

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.checkpoints.parts import PartState
-from training.errors import OtherModelError, UncapturedStateError
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import OtherModelError, UncapturedStateError
 
 Array = npt.NDArray[Any]
 _COUNTED = re.compile(r"^(.*?)_(\d+)$")

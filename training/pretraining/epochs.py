@@ -19,14 +19,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from consumers.reasons import Reason
-from pipelines.files.visits import CountedShard, Refusals, Visited, Visits
-from pipelines.stream.blocks import Rows
-from training.errors import StepError, op_gist
-from training.model.call.compiled_call import batch_of
-from training.model.call.culprit_search import CulpritSearch
-from training.model.call.evaluation import Evaluation, ScoreTotals
-from training.model.learner import Learner
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.files.visits import CountedShard, Refusals, Visited, Visits
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import StepError, op_gist
+from millrace.training.model.call.compiled_call import batch_of
+from millrace.training.model.call.culprit_search import CulpritSearch
+from millrace.training.model.call.evaluation import Evaluation, ScoreTotals
+from millrace.training.model.learner import Learner
 
 VALIDATION = "val_"
 _SHARDS_APART = 4096

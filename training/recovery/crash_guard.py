@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts
-from training.checkpoints.folder import Folder
-from training.checkpoints.in_flight import Death, Range, StartRecord, deaths, forget
-from training.checkpoints.lease import FolderLease
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.in_flight import Death, Range, StartRecord, deaths, forget
+from millrace.training.checkpoints.lease import FolderLease
 
 log = logging.getLogger(__name__)
 InFlight = Callable[[BlockFacts], AbstractContextManager[None]]

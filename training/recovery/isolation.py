@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.reasons import Reason
-from pipelines.stream.blocks import Rows
-from training.errors import StateNotFiniteError, op_gist
-from training.model.call.compiled_call import batch_of
-from training.model.call.culprit_search import only
-from training.model.learner import Learner, Lesson
-from training.model.variables import copies
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import StateNotFiniteError, op_gist
+from millrace.training.model.call.compiled_call import batch_of
+from millrace.training.model.call.culprit_search import only
+from millrace.training.model.learner import Learner, Lesson
+from millrace.training.model.variables import copies
 
 _MACHINE_ERRORS = (
     tf.errors.ResourceExhaustedError,

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from consumers.suggested_command import suggested_command
-from pipelines.stream.blocks import BlockFacts, Delivery, Span
-from pipelines.stream.dataset import PreprocessError
-from pipelines.stream.preprocess_bypass import Suspect
-from training.errors import StateNotFiniteError, StepError
-from training.model.call.culprit_search import Culprits
-from training.model.learner import Learner
-from training.recovery.isolation import (
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Span
+from millrace.pipelines.stream.dataset import PreprocessError
+from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.training.errors import StateNotFiniteError, StepError
+from millrace.training.model.call.culprit_search import Culprits
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.isolation import (
     FEW,
     PREPROCESS,
     STEP,
@@ -39,8 +39,8 @@ from training.recovery.isolation import (
     blamed,
     most_culprits,
 )
-from training.stream import BlockStream
-from training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
+from millrace.training.stream import BlockStream
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 
 log = logging.getLogger(__name__)
 

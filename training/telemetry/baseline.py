@@ -13,8 +13,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from training.telemetry.label_sums import Floats, Labels, LabelSums
-from training.telemetry.quantile_sketch import ElementLoss
+from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums
+from millrace.training.telemetry.quantile_sketch import ElementLoss
 
 Guess = Callable[[LabelSums], float | None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.telemetry.quantile_sketch import QuantileSketch
+from millrace.training.telemetry.quantile_sketch import QuantileSketch
 
 MOST_CLASSES = 10_000
 MOST_VALUES = 1 << 18

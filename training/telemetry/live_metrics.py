@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.checkpoints.parts import PartState
-from training.telemetry.baseline import BaselinePlan
-from training.telemetry.label_sums import LabelSums
-from training.telemetry.watched import WATCHED_LOSS, Watched
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import LabelSums
+from millrace.training.telemetry.watched import WATCHED_LOSS, Watched
 
 _BUCKETS = 60
 """The number of buckets of a window: adding them up is work on the trainer's thread, once a second."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 LOSS = "loss"
 Better = Literal["higher", "lower"]

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Iterable
 
-from consumers.records import Partition
-from training.checkpoints.manifest import Manifest
-from training.commands import Pause, Resume, Rewind
-from training.model.hyperparameters import Change
-from training.telemetry.events import EventKind, ReportEvent, Severity
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.commands import Pause, Resume, Rewind
+from millrace.training.model.hyperparameters import Change
+from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)
 

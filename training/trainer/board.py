@@ -8,12 +8,12 @@ process.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipelines.shaping.options import ClassShares, ReservoirFigures
-from pipelines.shaping.windows.windows import WindowFigures
-from training.model.hyperparameters import Change
-from training.telemetry.group_report import GroupReport
-from training.telemetry.live_metrics import LiveSnapshot
-from training.trainer.save_figures import LastSave
+from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
+from millrace.pipelines.shaping.windows.windows import WindowFigures
+from millrace.training.model.hyperparameters import Change
+from millrace.training.telemetry.group_report import GroupReport
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.trainer.save_figures import LastSave
 
 POST_EVERY_S = 1.0
 

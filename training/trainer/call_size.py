@@ -14,7 +14,7 @@ Owns the durations of the latest calls; runs on the trainer's thread.
 import statistics
 from collections import deque
 
-from pipelines.stream.blocks import CallTarget
+from millrace.pipelines.stream.blocks import CallTarget
 
 AIM_S = 0.25
 _CALLS = 5

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from training.commands import Commands
-from training.ledger.ledger import Ledger
-from training.model.learner import Learner
-from training.recovery.crash_guard import InFlight, leave_no_record
-from training.recovery.step_errors import StepErrorOptions
-from training.stream import Hold, NoHold, StreamSource
-from training.telemetry.events import ReportEvent, ignore_event
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phases
-from training.trainer.board import Board
-from training.trainer.saving import Saving
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.training.commands import Commands
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.crash_guard import InFlight, leave_no_record
+from millrace.training.recovery.step_errors import StepErrorOptions
+from millrace.training.stream import Hold, NoHold, StreamSource
+from millrace.training.telemetry.events import ReportEvent, ignore_event
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.meter import Meter
+from millrace.training.telemetry.phases import Phases
+from millrace.training.trainer.board import Board
+from millrace.training.trainer.saving import Saving
 
 
 def _never() -> bool:

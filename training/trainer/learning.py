@@ -6,26 +6,26 @@ Owns the recovery's suspects, the size of calls and the counts of this process. 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.failpoints import failpoint
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Delivery
-from training.ledger.ledger import Ledger
-from training.model.call.culprit_search import Culprits
-from training.model.learner import Learner
-from training.recovery.crash_guard import InFlight
-from training.recovery.isolation import Culprit, Piece
-from training.recovery.step_errors import LearntBlock, StepRecovery
-from training.stream import BlockStream
-from training.telemetry.live_metrics import Sums
-from training.telemetry.phases import Phase
-from training.trainer import announcements
-from training.trainer.board import ModelFacts, Posting
-from training.trainer.call_size import CallSize
-from training.trainer.dependencies import TrainerOptions, TrainerReports
-from training.trainer.profiling import Profiling
-from training.trainer.save_figures import SaveFigures
-from training.trainer.scoring import sums_of
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.call.culprit_search import Culprits
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.crash_guard import InFlight
+from millrace.training.recovery.isolation import Culprit, Piece
+from millrace.training.recovery.step_errors import LearntBlock, StepRecovery
+from millrace.training.stream import BlockStream
+from millrace.training.telemetry.live_metrics import Sums
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer import announcements
+from millrace.training.trainer.board import ModelFacts, Posting
+from millrace.training.trainer.call_size import CallSize
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
+from millrace.training.trainer.profiling import Profiling
+from millrace.training.trainer.save_figures import SaveFigures
+from millrace.training.trainer.scoring import sums_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import keras
 
-from training.model.call.metrics import CompiledMetrics, is_roc
-from training.telemetry import baseline
-from training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
-from training.telemetry.label_sums import Labels
-from training.telemetry.watched import LOSS
+from millrace.training.model.call.metrics import CompiledMetrics, is_roc
+from millrace.training.telemetry import baseline
+from millrace.training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
+from millrace.training.telemetry.label_sums import Labels
+from millrace.training.telemetry.watched import LOSS
 
 _ANY = frozenset({Labels.BINARY, Labels.ONE_HOT, Labels.NUMBERS})
 _COLUMNS = frozenset({Labels.BINARY, Labels.ONE_HOT})

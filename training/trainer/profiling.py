@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from training.commands import Profile, Profiled
-from training.errors import ProfileBusyError, ProfileError
+from millrace.training.commands import Profile, Profiled
+from millrace.training.errors import ProfileBusyError, ProfileError
 
 log = logging.getLogger(__name__)
 LONGEST_S = 60.0

@@ -11,28 +11,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from pipelines.shaping.row_states import RowStates
-from pipelines.stream.blocks import Delivery
-from training.checkpoints.part_files import digests
-from training.checkpoints.parts import PartState
-from training.errors import RebuiltOtherwiseError, StepError
-from training.history.journal import Segment, ledger_digest
-from training.history.journal_blocks import RecordedBlock
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import Ledger
-from training.model.hyperparameters import HyperparameterOptions
-from training.model.learner import Learner
-from training.recovery.crash_guard import leave_no_record
-from training.recovery.step_errors import BlockRaised, StepErrorOptions
-from training.stream import BlockStream
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phase, Phases
-from training.trainer.dependencies import TrainerOptions, TrainerReports
-from training.trainer.learning import Learning, LearningParts
-from training.trainer.save_figures import SaveFigures
-from training.trainer.state import TrainerState, release
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.stream.blocks import Delivery
+from millrace.training.checkpoints.part_files import digests
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import RebuiltOtherwiseError, StepError
+from millrace.training.history.journal import Segment, ledger_digest
+from millrace.training.history.journal_blocks import RecordedBlock
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.hyperparameters import HyperparameterOptions
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.crash_guard import leave_no_record
+from millrace.training.recovery.step_errors import BlockRaised, StepErrorOptions
+from millrace.training.stream import BlockStream
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.meter import Meter
+from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
+from millrace.training.trainer.learning import Learning, LearningParts
+from millrace.training.trainer.save_figures import SaveFigures
+from millrace.training.trainer.state import TrainerState, release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ Written on the trainer's thread.
 
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from pipelines.shaping.windows.windows import WindowFigures, WindowStates
-from pipelines.stream.blocks import BlockFacts, Turn
-from training.checkpoints.manifest import Manifest
-from training.history.journal_blocks import BlockRecorder
-from training.model.hyperparameters import Change
-from training.trainer.state import Progress, TrainerState
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.windows.windows import WindowFigures, WindowStates
+from millrace.pipelines.stream.blocks import BlockFacts, Turn
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.history.journal_blocks import BlockRecorder
+from millrace.training.model.hyperparameters import Change
+from millrace.training.trainer.state import Progress, TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,29 +12,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.records import Partition
-from pipelines.shaping.row_states import RowStates
-from training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.parts import PartState
-from training.checkpoints.policies import SaveContext, SavePolicy
-from training.checkpoints.store import CheckpointStore
-from training.checkpoints.writer import CheckpointWriter
-from training.commands import Rewind, Save
-from training.errors import CheckpointError, StateNotFiniteError
-from training.history.journal_blocks import BlockRecorder
-from training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
-from training.history.rewind_target import verified_target
-from training.ledger.ledger import Ledger, positions_of
-from training.model.hyperparameters import HyperparameterOptions
-from training.model.learner import Learner
-from training.telemetry.events import ReportEvent, ignore_event
-from training.telemetry.live_metrics import LiveMetrics
-from training.trainer import announcements
-from training.trainer.save_figures import LastSave, SaveFigures
-from training.trainer.state import TrainerState, release
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.policies import SaveContext, SavePolicy
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.checkpoints.writer import CheckpointWriter
+from millrace.training.commands import Rewind, Save
+from millrace.training.errors import CheckpointError, StateNotFiniteError
+from millrace.training.history.journal_blocks import BlockRecorder
+from millrace.training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
+from millrace.training.history.rewind_target import verified_target
+from millrace.training.ledger.ledger import Ledger, positions_of
+from millrace.training.model.hyperparameters import HyperparameterOptions
+from millrace.training.model.learner import Learner
+from millrace.training.telemetry.events import ReportEvent, ignore_event
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.trainer import announcements
+from millrace.training.trainer.save_figures import LastSave, SaveFigures
+from millrace.training.trainer.state import TrainerState, release
 
 log = logging.getLogger(__name__)
 OnDurable = Callable[[Manifest], None]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.stream.blocks import Rows
-from training.recovery.isolation import Piece
-from training.telemetry.baseline import BaselinePlan
-from training.telemetry.label_sums import Labels, LabelSums
-from training.telemetry.live_metrics import Sums
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.recovery.isolation import Piece
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import Labels, LabelSums
+from millrace.training.telemetry.live_metrics import Sums
 
 
 def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:

@@ -7,18 +7,18 @@ only from a checkpoint that fits the model. Runs on the trainer's thread.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.records import Partition
-from pipelines.shaping.row_states import RowStates
-from pipelines.stream.blocks import BlockFacts, Turn
-from training.checkpoints.parts import Part, PartState
-from training.errors import CorruptError, StateNotFiniteError
-from training.ledger.ledger import Ledger
-from training.model.call.class_balance import NAME as SHAPING
-from training.model.call.reservoir import NAME as RESERVOIR
-from training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
-from training.model.learner import Learner
-from training.model.variables import VariablesPart
-from training.telemetry.live_metrics import LiveMetrics
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.stream.blocks import BlockFacts, Turn
+from millrace.training.checkpoints.parts import Part, PartState
+from millrace.training.errors import CorruptError, StateNotFiniteError
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.call.class_balance import NAME as SHAPING
+from millrace.training.model.call.reservoir import NAME as RESERVOIR
+from millrace.training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import VariablesPart
+from millrace.training.telemetry.live_metrics import LiveMetrics
 
 
 @dataclass(slots=True)

@@ -22,17 +22,17 @@ import logging
 from collections.abc import Mapping
 from typing import assert_never
 
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from training.checkpoints.manifest import SaveReason
-from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
-from training.errors import StateNotFiniteError
-from training.recovery.step_errors import BlockRaised
-from training.stream import BlockStream, StreamEnded, StreamStart, TopicsRecreated
-from training.telemetry.phases import Phase
-from training.trainer import announcements
-from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.learning import Learning, LearningParts
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
+from millrace.training.errors import StateNotFiniteError
+from millrace.training.recovery.step_errors import BlockRaised
+from millrace.training.stream import BlockStream, StreamEnded, StreamStart, TopicsRecreated
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer import announcements
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from millrace.training.trainer.learning import Learning, LearningParts
 
 log = logging.getLogger(__name__)
 

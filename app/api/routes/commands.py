@@ -12,15 +12,15 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api import audit
-from app.api.checkpoint_reads import CheckpointReader, just_published
-from app.api.middleware import ORDERED_BY
-from app.api.operations import Operation, Operations, new_id
-from app.api.problem_documents import ProblemError
-from app.api.rewind_planner import Beginnings, RewindPlanner
-from app.api.routes.reads import Number
-from app.monitoring.checkpoint_models import CheckpointAnswer, PinsAnswer
-from app.monitoring.command_models import (
+from millrace.app.api import audit
+from millrace.app.api.checkpoint_reads import CheckpointReader, just_published
+from millrace.app.api.middleware import ORDERED_BY
+from millrace.app.api.operations import Operation, Operations, new_id
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.rewind_planner import Beginnings, RewindPlanner
+from millrace.app.api.routes.reads import Number
+from millrace.app.monitoring.checkpoint_models import CheckpointAnswer, PinsAnswer
+from millrace.app.monitoring.command_models import (
     ProfileAnswer,
     ProfileBody,
     RestoreBody,
@@ -30,16 +30,16 @@ from app.monitoring.command_models import (
     StateAnswer,
     UnpinBody,
 )
-from app.monitoring.envelope import stamp
-from app.monitoring.models import OperationAnswer, ProblemDocument
-from app.monitoring.observer import Observer
-from app.monitoring.rewind_view import plan_fields
-from app.monitoring.snapshot import OVER, Snapshot
-from app.settings.units import parse_duration
-from training.checkpoints.manifest import Manifest
-from training.commands import Command, Pause, Profile, Profiled, Resume, Save
-from training.history.rewind_request import RewindRequest, parse_destination, parse_skips
-from training.telemetry.phases import Phase
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.models import OperationAnswer, ProblemDocument
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.rewind_view import plan_fields
+from millrace.app.monitoring.snapshot import OVER, Snapshot
+from millrace.app.settings.units import parse_duration
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Save
+from millrace.training.history.rewind_request import RewindRequest, parse_destination, parse_skips
+from millrace.training.telemetry.phases import Phase
 
 MAX_WAIT_S = 600.0
 _SOON_S = 5.0

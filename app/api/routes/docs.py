@@ -13,8 +13,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from app.api.offload import MadeOnce
-from app.api.static_files import StaticFiles
+from millrace.app.api.offload import MadeOnce
+from millrace.app.api.static_files import StaticFiles
 
 _SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 
@@ -49,5 +49,5 @@ class DocsRoutes:
 
 
 def _read_files() -> StaticFiles:
-    ours, theirs = files("app.page") / "docs", files("fastapi_offline") / "static"
+    ours, theirs = files("millrace.app.page") / "docs", files("fastapi_offline") / "static"
     return StaticFiles([*ours.iterdir(), *(theirs / name for name in _SWAGGER_UI)])

@@ -11,17 +11,17 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.problem_documents import ProblemError
-from app.api.server_sent_events import MEDIA_TYPE, EventStreams, frame
-from app.monitoring.envelope import stamp
-from app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
-from app.monitoring.models import ProblemDocument
-from app.monitoring.observer import Observation, Observer
-from app.monitoring.problem_events import Noticing
-from app.monitoring.sample_history import SampleHistory, shortened
-from app.monitoring.status import status_of
-from app.service.kept_history import KeptHistory
-from training.telemetry.events import Event, Events
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.server_sent_events import MEDIA_TYPE, EventStreams, frame
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
+from millrace.app.monitoring.models import ProblemDocument
+from millrace.app.monitoring.observer import Observation, Observer
+from millrace.app.monitoring.problem_events import Noticing
+from millrace.app.monitoring.sample_history import SampleHistory, shortened
+from millrace.app.monitoring.status import status_of
+from millrace.app.service.kept_history import KeptHistory
+from millrace.training.telemetry.events import Event, Events
 
 _MAX_ID = 10**15
 Since = Annotated[int, Query(ge=0, le=_MAX_ID, description="Only events after the one of this id.")]

@@ -3,11 +3,11 @@
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from app.api.export_reads import ExportReader
-from app.api.routes.reads import NOT_FOUND, Number
-from app.monitoring.envelope import stamp
-from app.monitoring.export_models import ExportList
-from app.monitoring.observer import Observer
+from millrace.app.api.export_reads import ExportReader
+from millrace.app.api.routes.reads import NOT_FOUND, Number
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.export_models import ExportList
+from millrace.app.monitoring.observer import Observer
 
 _TAR = "application/x-tar"
 

@@ -10,14 +10,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.static_files import StaticFiles
+from millrace.app.api.static_files import StaticFiles
 
 
 class PageRoutes:
     """The routes of the page."""
 
     def __init__(self) -> None:
-        folder = files("app.page") / "static"
+        folder = files("millrace.app.page") / "static"
         self._files = StaticFiles(file for file in folder.iterdir() if file.is_file())
 
     def router(self) -> APIRouter:

@@ -12,18 +12,18 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from app.api import problem_documents
-from app.api.audit import Audit
-from app.api.middleware import ApiMiddleware
-from app.api.offload import Charge
-from app.api.problem_documents import ProblemError
-from app.monitoring.envelope import stamp_now
-from app.monitoring.health import alive, health_of, ready
-from app.monitoring.models import Check, Health
-from app.monitoring.snapshot import Snapshot, take
+from millrace.app.api import problem_documents
+from millrace.app.api.audit import Audit
+from millrace.app.api.middleware import ApiMiddleware
+from millrace.app.api.offload import Charge
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.monitoring.envelope import stamp_now
+from millrace.app.monitoring.health import alive, health_of, ready
+from millrace.app.monitoring.models import Check, Health
+from millrace.app.monitoring.snapshot import Snapshot, take
 
 if TYPE_CHECKING:
-    from app.service.service import Service
+    from millrace.app.service.service import Service
 
 _FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
 Verbose = Annotated[str | None, Query(description="Present: list all checks.")]

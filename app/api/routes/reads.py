@@ -6,15 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.api.checkpoint_reads import CheckpointReader, in_full
-from app.api.operations import Operations
-from app.api.routes.probes import add_probe, probed
-from app.monitoring.checkpoint_models import CheckpointList
-from app.monitoring.envelope import stamp
-from app.monitoring.health import alive
-from app.monitoring.lineage_models import LineageAnswer
-from app.monitoring.lineage_view import lineage_fields
-from app.monitoring.models import (
+from millrace.app.api.checkpoint_reads import CheckpointReader, in_full
+from millrace.app.api.operations import Operations
+from millrace.app.api.routes.probes import add_probe, probed
+from millrace.app.monitoring.checkpoint_models import CheckpointList
+from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.health import alive
+from millrace.app.monitoring.lineage_models import LineageAnswer
+from millrace.app.monitoring.lineage_view import lineage_fields
+from millrace.app.monitoring.models import (
     Health,
     LagAnswer,
     OperationAnswer,
@@ -22,8 +22,8 @@ from app.monitoring.models import (
     Status,
     ThroughputAnswer,
 )
-from app.monitoring.observer import Observer
-from app.monitoring.status import lag_answer, status_of, throughput_answer
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.status import lag_answer, status_of, throughput_answer
 
 MAX_PER_PAGE = 100
 Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from consumers.archive.archive_account import by_partition
-from consumers.archive.shards import Shard, Survey
-from consumers.rounded import rounded_size
+from millrace.consumers.archive.archive_account import by_partition
+from millrace.consumers.archive.shards import Shard, Survey
+from millrace.consumers.rounded import rounded_size
 
 HEADINGS = ("partition", "shards", "records", "first offset", "last offset", "size", "oldest", "newest", "gaps")
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.cli.render.printable import printable
-from app.monitoring.shapes import event_moment
-from app.settings import Settings
-from app.settings.connection import kafka_options
-from consumers.dead_letters.reader import ReceivedLetter
-from consumers.dead_letters.redrive import Redrive, Redriven
-from consumers.errors import ConfigError
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Partition
-from consumers.suggested_command import suggested_command
+from millrace.app.cli.render.printable import printable
+from millrace.app.monitoring.shapes import event_moment
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_options
+from millrace.consumers.dead_letters.reader import ReceivedLetter
+from millrace.consumers.dead_letters.redrive import Redrive, Redriven
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.consumers.suggested_command import suggested_command
 
 _SHOWN = 200
 _LONGEST_NUMBER = 19

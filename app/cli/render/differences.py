@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.monitoring.lineage_view import event_time_of, skips_of
-from training.history.comparison import Comparison, Pair, VariableDifference
-from training.history.lineage import CheckpointLineage
+from millrace.app.monitoring.lineage_view import event_time_of, skips_of
+from millrace.training.history.comparison import Comparison, Pair, VariableDifference
+from millrace.training.history.lineage import CheckpointLineage
 
 _WIDTH = 14
 _SHORT = 12

@@ -6,9 +6,9 @@ from typing import Self
 import typer
 from rich.progress import Progress, TaskID
 
-from app.cli.render.progress_bar import started_bar
-from app.tools.pretrain.shard_sources import ShardSource
-from training.pretraining.epochs import Epoch
+from millrace.app.cli.render.progress_bar import started_bar
+from millrace.app.tools.pretrain.shard_sources import ShardSource
+from millrace.training.pretraining.epochs import Epoch
 
 
 class EpochLines:

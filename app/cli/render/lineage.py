@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.api.checkpoint_reads import best_number, in_full
-from app.cli.render.pretrained import in_sentences
-from app.monitoring.checkpoint_models import Checkpoint
-from app.monitoring.lineage_models import LineageAnswer
-from app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
-from consumers.rounded import rounded_age, rounded_size, rounded_value
-from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.manifest import Manifest
-from training.history.lineage import CheckpointLineage, Link
-from training.ledger.account import PartitionAccount
+from millrace.app.api.checkpoint_reads import best_number, in_full
+from millrace.app.cli.render.pretrained import in_sentences
+from millrace.app.monitoring.checkpoint_models import Checkpoint
+from millrace.app.monitoring.lineage_models import LineageAnswer
+from millrace.app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
+from millrace.consumers.rounded import rounded_age, rounded_size, rounded_value
+from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.history.lineage import CheckpointLineage, Link
+from millrace.training.ledger.account import PartitionAccount
 
 _WIDTH = 14
 _SHORT = 12

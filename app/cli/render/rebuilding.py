@@ -5,9 +5,9 @@ from typing import Self
 import typer
 from rich.progress import Progress, TaskID
 
-from app.cli.notes import note
-from app.cli.render.progress_bar import started_bar
-from training.history.journal_chain import Chain
+from millrace.app.cli.notes import note
+from millrace.app.cli.render.progress_bar import started_bar
+from millrace.training.history.journal_chain import Chain
 
 
 class RebuildLines:

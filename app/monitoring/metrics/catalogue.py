@@ -7,9 +7,9 @@ from it, alerts and boards may use nothing else.
 
 from collections.abc import Mapping
 
-from app.monitoring.metrics.export_catalogue import EXPORTS
-from app.monitoring.metrics.metric import Metric, counter, gauge, histogram
-from app.monitoring.metrics.shaping_catalogue import SHAPING
+from millrace.app.monitoring.metrics.export_catalogue import EXPORTS
+from millrace.app.monitoring.metrics.metric import Metric, counter, gauge, histogram
+from millrace.app.monitoring.metrics.shaping_catalogue import SHAPING
 
 _TRAINER = (
     gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),

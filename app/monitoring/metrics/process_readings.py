@@ -10,11 +10,11 @@ from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
 
-from app.monitoring.metrics.catalogue import CATALOGUE
-from app.monitoring.metrics.metric import PREFIX
-from app.monitoring.metrics.reading import Reading
-from app.monitoring.observer import Observation
-from app.monitoring.snapshot import Snapshot
+from millrace.app.monitoring.metrics.catalogue import CATALOGUE
+from millrace.app.monitoring.metrics.metric import PREFIX
+from millrace.app.monitoring.metrics.reading import Reading
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.snapshot import Snapshot
 
 
 class OfTheProcess:

@@ -1,16 +1,19 @@
-"""Write docs/metrics.md out of the catalogue: `python -m app.monitoring.metrics.reference > docs/metrics.md`."""
+"""Write docs/metrics.md out of the catalogue.
+
+python -m millrace.app.monitoring.metrics.reference > docs/metrics.md
+"""
 
 import sys
 from collections.abc import Iterator
 
-from app.monitoring.metrics.catalogue import SECTIONS
-from app.monitoring.metrics.metric import Metric
-from app.monitoring.metrics.serving_catalogue import SERVING
+from millrace.app.monitoring.metrics.catalogue import SECTIONS
+from millrace.app.monitoring.metrics.metric import Metric
+from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Written by `python -m app.monitoring.metrics.reference`; a test compares.
+<!-- Written by `python -m millrace.app.monitoring.metrics.reference`; a test compares.
      Change app/monitoring/metrics/catalogue.py instead. -->
 
 `GET /metrics` on `api.listen` answers in Prometheus' text format, or OpenMetrics where the client asks for it. Each

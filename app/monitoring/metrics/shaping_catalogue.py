@@ -1,6 +1,6 @@
 """The part of the catalogue about shaping: what is learnt where it differs from what came. Pure."""
 
-from app.monitoring.metrics.metric import gauge
+from millrace.app.monitoring.metrics.metric import gauge
 
 SHAPING = (
     gauge(

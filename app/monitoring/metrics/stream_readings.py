@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from app.monitoring.lag import behind, retention_s_left
-from app.monitoring.metrics.reading import Distribution, Reading, by_label, known
-from app.monitoring.observer import Observation
-from app.monitoring.record_flow import balanced, process_flow_of
-from app.monitoring.snapshot import Snapshot
-from app.monitoring.throughput import catch_up_s, queue_of
-from consumers.reasons import Reason
-from pipelines.stream.offset_counts import OffsetCounts
-from training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
+from millrace.app.monitoring.lag import behind, retention_s_left
+from millrace.app.monitoring.metrics.reading import Distribution, Reading, by_label, known
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.record_flow import balanced, process_flow_of
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.monitoring.throughput import catch_up_s, queue_of
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.stream.offset_counts import OffsetCounts
+from millrace.training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
 
 
 def of_the_stream(observation: Observation) -> Iterator[Reading]:

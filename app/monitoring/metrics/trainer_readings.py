@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from app.monitoring.health import alive, ready
-from app.monitoring.metrics.reading import Reading, by_label, known, one_of
-from app.monitoring.observer import Observation
-from app.monitoring.problems import KINDS
-from app.monitoring.snapshot import Snapshot
-from app.monitoring.throughput import throughput_of
-from app.monitoring.verdict import ahead_of_guessing
-from app.service.exporting import ExportFigures
-from training.telemetry.group_report import GroupReport
-from training.telemetry.live_metrics import LiveSnapshot
-from training.telemetry.phases import Phase
-from training.trainer.board import Posting
+from millrace.app.monitoring.health import alive, ready
+from millrace.app.monitoring.metrics.reading import Reading, by_label, known, one_of
+from millrace.app.monitoring.observer import Observation
+from millrace.app.monitoring.problems import KINDS
+from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.app.monitoring.verdict import ahead_of_guessing
+from millrace.app.service.exporting import ExportFigures
+from millrace.training.telemetry.group_report import GroupReport
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer.board import Posting
 
 
 def of_the_trainer(observation: Observation) -> Iterator[Reading]:

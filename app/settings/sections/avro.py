@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from app.settings.section import ConfigPath, Section
-from consumers.errors import ConfigError
-from pipelines.schema import AvroLayout, Schemas
+from millrace.app.settings.section import ConfigPath, Section
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.schema import AvroLayout, Schemas
 
 
 class AvroSettings(Section):

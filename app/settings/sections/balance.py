@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from app.settings.section import Count, Section
-from app.settings.sections.records import RecordsSettings, to_schema
-from pipelines.shaping.options import LABEL, BalanceOptions
+from millrace.app.settings.section import Count, Section
+from millrace.app.settings.sections.records import RecordsSettings, to_schema
+from millrace.pipelines.shaping.options import LABEL, BalanceOptions
 
 
 def _by_class(value: Any) -> Any:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from app.settings.section import ConfigPath, Count, Section, SettingError
-from app.settings.units import Duration
-from training.checkpoints.exports.export_gate import ExportCondition, parse_condition
+from millrace.app.settings.section import ConfigPath, Count, Section, SettingError
+from millrace.app.settings.units import Duration
+from millrace.training.checkpoints.exports.export_gate import ExportCondition, parse_condition
 
 OnlyIf = Annotated[
     ExportCondition,

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from app.settings.section import Section
-from app.settings.units import Duration
+from millrace.app.settings.section import Section
+from millrace.app.settings.units import Duration
 
 
 class LimitSettings(Section):

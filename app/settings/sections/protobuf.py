@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from app.settings.section import ConfigPath, Section
-from pipelines.schema import ProtobufLayout, Schemas
+from millrace.app.settings.section import ConfigPath, Section
+from millrace.pipelines.schema import ProtobufLayout, Schemas
 
 
 class ProtobufSettings(Section):

@@ -6,22 +6,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
-from app.settings.record_roles import EventTimeSettings, WeightSettings
-from app.settings.section import Section, SettingError
-from app.settings.sections.avro import AvroSettings, to_avro_layout
-from app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
-from app.settings.sections.registry import RegistrySettings, to_registry
-from app.settings.units import Duration, Share
-from consumers.errors import ConfigError
-from pipelines import schema
-from pipelines.formats import Decoder, make_decoder
-from pipelines.formats.csv.asked_columns import columns_of, places_of
-from pipelines.formats.plain.whole_fields import whole_complaint
-from pipelines.formats.shared.asked_fields import asked_of
-from pipelines.formats.shared.sources import distinct_fields
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
+from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
+from millrace.app.settings.record_roles import EventTimeSettings, WeightSettings
+from millrace.app.settings.section import Section, SettingError
+from millrace.app.settings.sections.avro import AvroSettings, to_avro_layout
+from millrace.app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
+from millrace.app.settings.sections.registry import RegistrySettings, to_registry
+from millrace.app.settings.units import Duration, Share
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines import schema
+from millrace.pipelines.formats import Decoder, make_decoder
+from millrace.pipelines.formats.csv.asked_columns import columns_of, places_of
+from millrace.pipelines.formats.plain.whole_fields import whole_complaint
+from millrace.pipelines.formats.shared.asked_fields import asked_of
+from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 _REGISTRY_S = 30.0
 ONE_LABEL = "<one>"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from app.settings.certificates import PemFile, present, trusting
-from app.settings.secret_files import read_secret
-from app.settings.section import ConfigPath, Section, SettingError
+from millrace.app.settings.certificates import PemFile, present, trusting
+from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.section import ConfigPath, Section, SettingError
 
 if TYPE_CHECKING:
-    from pipelines.registry.schemas import RegistrySchemas
+    from millrace.pipelines.registry.schemas import RegistrySchemas
 
 _URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 
@@ -92,8 +92,8 @@ class RegistrySettings(Section):
 
 def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
     """Return the schemas of the registry; `wait_s`: how long one that is not known yet is waited for."""
-    from pipelines.registry.registry_client import RegistryOptions  # noqa: PLC0415 - few need it
-    from pipelines.registry.schemas import RegistrySchemas  # noqa: PLC0415
+    from millrace.pipelines.registry.registry_client import RegistryOptions  # noqa: PLC0415 - few need it
+    from millrace.pipelines.registry.schemas import RegistrySchemas  # noqa: PLC0415
 
     options = RegistryOptions(
         urls=registry.url,

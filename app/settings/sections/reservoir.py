@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from app.settings.section import Count, Section
-from app.settings.units import Share
-from pipelines.shaping.options import ReservoirOptions
+from millrace.app.settings.section import Count, Section
+from millrace.app.settings.units import Share
+from millrace.pipelines.shaping.options import ReservoirOptions
 
 
 class ReservoirSettings(Section):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from app.settings.section import Count, Section, SettingError
-from app.settings.units import Duration
+from millrace.app.settings.section import Count, Section, SettingError
+from millrace.app.settings.units import Duration
 
 _ORDINAL = re.compile(r"^(.+)-(\d+)$")
 

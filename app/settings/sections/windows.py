@@ -4,11 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.settings.section import Count, Section
-from app.settings.sections.records import RecordsSettings, to_schema
-from app.settings.units import Size
-from pipelines.schema import Schema
-from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from millrace.app.settings.section import Count, Section
+from millrace.app.settings.sections.records import RecordsSettings, to_schema
+from millrace.app.settings.units import Size
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
 
 Name = Annotated[str, Field(min_length=1)]
 

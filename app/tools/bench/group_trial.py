@@ -12,15 +12,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.settings import Settings
-from app.tools.bench.measure import Interval, Limits, Trial
-from app.tools.child_process.python_program import module_command, worker_environment
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.local_group.places import Place, plan_of
-from consumers.errors import MillraceError
+from millrace.app.settings import Settings
+from millrace.app.tools.bench.measure import Interval, Limits, Trial
+from millrace.app.tools.child_process.python_program import module_command, worker_environment
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.local_group.places import Place, plan_of
+from millrace.consumers.errors import MillraceError
 
 _LOOK_EVERY_S = 0.05
-_MODULE = "app.tools.bench.member"
+_MODULE = "millrace.app.tools.bench.member"
 
 
 class TrialError(MillraceError):

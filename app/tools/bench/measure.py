@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 
 _SETTLING_S = 2.0
 """After the first call: queues fill, and TensorFlow's threads start."""

@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.monitoring.observer import LOOK_EVERY_S, Observer
-from app.monitoring.snapshot import take
-from app.service.group_service import GroupService
-from app.service.logs import configure
-from app.service.native_log import load_tensorflow
-from app.service.service import RunOptions
-from app.settings import Loaded, load
-from app.tools.bench.trial import POLL_S, limits_of, set_apart
-from consumers.errors import MillraceError
-from consumers.kafka.positions import Now
+from millrace.app.monitoring.observer import LOOK_EVERY_S, Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.service.group_service import GroupService
+from millrace.app.service.logs import configure
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.service.service import RunOptions
+from millrace.app.settings import Loaded, load
+from millrace.app.tools.bench.trial import POLL_S, limits_of, set_apart
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.positions import Now
 
 
 def main() -> int:

@@ -11,14 +11,14 @@ import time
 from functools import partial
 from pathlib import Path
 
-from app.monitoring.observer import LOOK_EVERY_S, Observation, Observer
-from app.monitoring.snapshot import take
-from app.monitoring.throughput import throughput_of
-from app.service.service import RunOptions, Service
-from app.settings import Loaded, Settings
-from app.settings.sections.scale import ScaleSettings
-from app.tools.bench.measure import Interval, Limits, Trial
-from consumers.kafka.positions import Now
+from millrace.app.monitoring.observer import LOOK_EVERY_S, Observation, Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.app.service.service import RunOptions, Service
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.app.tools.bench.measure import Interval, Limits, Trial
+from millrace.consumers.kafka.positions import Now
 
 POLL_S = 0.05
 

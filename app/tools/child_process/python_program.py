@@ -5,14 +5,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.settings.environment import of_others, with_own
+import millrace
+from millrace.app.settings.environment import of_others, with_own
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(millrace.__file__).parents[1]
 
 
 def millrace_command(arguments: Sequence[str]) -> list[str]:
     """Return the command that runs `millrace` with these arguments; its output is unbuffered."""
-    return [sys.executable, "-u", "-c", "from app.cli import main; main()", *arguments]
+    return [sys.executable, "-u", "-c", "from millrace.app.cli import main; main()", *arguments]
 
 
 def module_command(module: str, arguments: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from app.tools.child_process.die_with_parent import dying_with_parent
+from millrace.app.tools.child_process.die_with_parent import dying_with_parent
 
 _POLL_S = 0.05
 _KILLED_WITHIN_S = 180.0

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.tools.demo import drifting_stream
-from app.tools.demo.drift_schedule import Drift, drift, last_drift
-from app.tools.demo.workspace import LIVE_WINDOW_S
+from millrace.app.tools.demo import drifting_stream
+from millrace.app.tools.demo.drift_schedule import Drift, drift, last_drift
+from millrace.app.tools.demo.workspace import LIVE_WINDOW_S
 
 GOOD = 0.85
 """Live accuracy is to be above this within a minute of training, and again soon after an abrupt drift."""

@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from app.tools.child_process.python_program import millrace_command, module_command, python_environment
-from app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
-from app.tools.demo import drifting_stream, workspace
-from app.tools.demo.accuracy_history import AccuracyHistory
-from app.tools.demo.errors import DemoError
-from app.tools.demo.freezer import Freezer
-from app.tools.demo.report import report_of
-from app.tools.demo.screen import Screen
-from app.tools.demo.screen_view import View
-from app.tools.demo.witness_check import Witnesses, WitnessResult
-from app.tools.demo.workspace import Workspace
-from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
-from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
-from app.tools.local_broker.properties import HOST
-from app.tools.local_broker.topics import partitions_of
-from app.tools.service_client import Remote
-from app.tools.traffic.load_generator import LoadGenerator
-from consumers.errors import MillraceError, UnreachableError
+from millrace.app.tools.child_process.python_program import millrace_command, module_command, python_environment
+from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
+from millrace.app.tools.demo import drifting_stream, workspace
+from millrace.app.tools.demo.accuracy_history import AccuracyHistory
+from millrace.app.tools.demo.errors import DemoError
+from millrace.app.tools.demo.freezer import Freezer
+from millrace.app.tools.demo.report import report_of
+from millrace.app.tools.demo.screen import Screen
+from millrace.app.tools.demo.screen_view import View
+from millrace.app.tools.demo.witness_check import Witnesses, WitnessResult
+from millrace.app.tools.demo.workspace import Workspace
+from millrace.app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
+from millrace.app.tools.local_broker.jars import KAFKA_VERSION, in_cache
+from millrace.app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker.topics import partitions_of
+from millrace.app.tools.service_client import Remote
+from millrace.app.tools.traffic.load_generator import LoadGenerator
+from millrace.consumers.errors import MillraceError, UnreachableError
 
 FORCED = 1
 """The exit code after a second signal."""
@@ -195,7 +195,7 @@ def _start_all(options: DemoOptions, screen: Screen, findings: Findings, ends: E
     ends.callback(_end_trainer, process, screen, findings)
     trainer = DemoTrainer(process, f"http://{HOST}:{api_port}/")
     _show_beginning(trainer, screen, findings)
-    command = module_command("app.tools.demo.frozen_judge", [str(home.config)])
+    command = module_command("millrace.app.tools.demo.frozen_judge", [str(home.config)])
     judge = _start(home, "judge", command, pipes=True)
     ends.callback(judge.end, _JUDGE_DOWN_S)
     load = LoadGenerator(

@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from app.tools.demo.drift_schedule import Drift, drift, last_drift
-from consumers.records import Int64s
+from millrace.app.tools.demo.drift_schedule import Drift, drift, last_drift
+from millrace.consumers.records import Int64s
 
 TOPIC = "visits"
 DEAD_LETTERS = "visits.dead-letters"

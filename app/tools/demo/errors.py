@@ -4,7 +4,7 @@ MillraceError
 └── DemoError       one of its children ended by itself, or does not come up: exit 1
 """
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 
 
 class DemoError(MillraceError):

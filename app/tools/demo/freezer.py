@@ -10,15 +10,15 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.demo import drifting_stream
-from app.tools.demo.accuracy_history import AccuracyHistory, Aftermath
-from app.tools.demo.drift_schedule import Drift
-from app.tools.demo.frozen_judge import PARTITION
-from app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from training.checkpoints.store import CheckpointStore
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.demo import drifting_stream
+from millrace.app.tools.demo.accuracy_history import AccuracyHistory, Aftermath
+from millrace.app.tools.demo.drift_schedule import Drift
+from millrace.app.tools.demo.frozen_judge import PARTITION
+from millrace.app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.store import CheckpointStore
 
 _WEIGHTS = "model.safetensors"
 

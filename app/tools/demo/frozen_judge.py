@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from app.service.native_log import load_tensorflow
-from app.tools.demo import drifting_stream
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.tools.demo import drifting_stream
 
 PARTITION = 0
 """The sample: one partition of those that the trainer learns from."""
@@ -36,13 +36,13 @@ class JudgeRequest:
 def main() -> None:
     """Judge what is requested until stdin ends."""
     load_tensorflow()
-    from app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is made quiet
+    from millrace.app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is made quiet
 
     requests: SimpleQueue[JudgeRequest | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), name="requests", daemon=True).start()
     settings = load(Path(sys.argv[1]), {}).settings
-    from app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is made quiet
-    from app.tools.traffic.partition_follower import Follower  # noqa: PLC0415 - as above
+    from millrace.app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is made quiet
+    from millrace.app.tools.traffic.partition_follower import Follower  # noqa: PLC0415 - as above
 
     copy = Copy(settings)
     with Follower(settings.kafka.bootstrap_servers[0], drifting_stream.TOPIC, PARTITION) as follower:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from app.service.model_setup import model_file
-from app.settings import Settings, to_schema
-from training.checkpoints.parts import PartState
-from training.checkpoints.tensors import decode
-from training.model.setup.model_file import load
-from training.model.weights.weights import model_with_weights
+from millrace.app.service.model_setup import model_file
+from millrace.app.settings import Settings, to_schema
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.tensors import decode
+from millrace.training.model.setup.model_file import load
+from millrace.training.model.weights.weights import model_with_weights
 
 
 class Copy:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.tools.demo.accuracy_history import GOOD, AccuracyHistory, Aftermath
-from app.tools.demo.drift_schedule import drifts_between
-from app.tools.demo.witness_check import WitnessResult
+from millrace.app.tools.demo.accuracy_history import GOOD, AccuracyHistory, Aftermath
+from millrace.app.tools.demo.drift_schedule import drifts_between
+from millrace.app.tools.demo.witness_check import WitnessResult
 
 GOOD_WITHIN_S, RECOVERED_WITHIN_S = 60, 30
 MAJORITY_BELOW, FROZEN_BELOW = 0.6, 0.65

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from app.tools.demo.screen_view import View, as_line, drawn
+from millrace.app.tools.demo.screen_view import View, as_line, drawn
 
 _LINE_EVERY_S = 5.0
 

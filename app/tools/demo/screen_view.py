@@ -9,11 +9,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from app.tools.demo.accuracy_history import AccuracySample
-from app.tools.demo.drift_schedule import drift, last_drift, next_drift
-from app.tools.demo.witness_check import WitnessResult
-from app.tools.status.sparkline import sparkline
-from app.tools.status.status_view import headline
+from millrace.app.tools.demo.accuracy_history import AccuracySample
+from millrace.app.tools.demo.drift_schedule import drift, last_drift, next_drift
+from millrace.app.tools.demo.witness_check import WitnessResult
+from millrace.app.tools.status.sparkline import sparkline
+from millrace.app.tools.status.status_view import headline
 
 _WIDTH = 44
 """Seconds that the lines show."""

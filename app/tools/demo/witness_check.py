@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.tools.demo import drifting_stream
-from app.tools.prove.campaign import compared
-from app.tools.prove.checkpoint_reader import Shelf
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from pipelines.stream.offset_mix import mix
-from training.checkpoints.folder import Folder
-from training.ledger.offset_checksum import Evidence
+from millrace.app.tools.demo import drifting_stream
+from millrace.app.tools.prove.campaign import compared
+from millrace.app.tools.prove.checkpoint_reader import Shelf
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.offset_mix import mix
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.ledger.offset_checksum import Evidence
 
 _STRETCH = 500_000
 _WRAP = 2**64

@@ -8,11 +8,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tools.demo import drifting_stream
-from app.tools.local_broker.broker import is_free
-from app.tools.local_broker.properties import HOST
-from consumers.errors import ConfigError
-from training.checkpoints.folder import Folder
+from millrace.app.tools.demo import drifting_stream
+from millrace.app.tools.local_broker.broker import is_free
+from millrace.app.tools.local_broker.properties import HOST
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.folder import Folder
 
 NAME = "demo"
 LIVE_WINDOW_S = 5

@@ -12,10 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from app.service.exporting import ExportVerdict
-from app.tools.child_process.die_with_parent import dying_with_parent
-from app.tools.child_process.priority import give_way
-from app.tools.child_process.python_program import millrace_command, worker_environment
+from millrace.app.service.exporting import ExportVerdict
+from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+from millrace.app.tools.child_process.priority import give_way
+from millrace.app.tools.child_process.python_program import millrace_command, worker_environment
 
 _LOOK_S = 0.2
 _LONGEST = 300

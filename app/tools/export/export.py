@@ -18,9 +18,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from app.settings import Loaded, Settings
-from app.settings.exported_records import write_exported_records
-from app.tools.export.export_inputs import (
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.exported_records import write_exported_records
+from millrace.app.tools.export.export_inputs import (
     LEDGER,
     ProvenOn,
     checkpoint_to_export,
@@ -28,28 +28,28 @@ from app.tools.export.export_inputs import (
     schema_sha256,
     served_model,
 )
-from app.tools.export.onnx_packages import ONNX, require_packages
-from app.tools.export.proof_process import answers_of, onnx_answers_of, write_onnx
-from app.version import version
-from consumers.durable_files import full_disk_in
-from consumers.failpoints import failpoint
-from consumers.records import Partition
-from pipelines.schema import Column
-from training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
-from training.checkpoints.exports.served_markers import served_versions
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import FILE_NAME, Manifest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.pins import Pins
-from training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError
-from training.ledger.ledger import Ledger
-from training.model.export.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
-from training.model.export.export_reference import expected_answers, features_that_differ
-from training.model.export.raw_columns import raw_columns
-from training.model.export.saved_model import ServedModel, ServedModule
-from training.model.setup.model_code import model_sha256
-from training.model.setup.model_file import user_modules
+from millrace.app.tools.export.onnx_packages import ONNX, require_packages
+from millrace.app.tools.export.proof_process import answers_of, onnx_answers_of, write_onnx
+from millrace.app.version import version
+from millrace.consumers.durable_files import full_disk_in
+from millrace.consumers.failpoints import failpoint
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Column
+from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
+from millrace.training.checkpoints.exports.served_markers import served_versions
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.export.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
+from millrace.training.model.export.export_reference import expected_answers, features_that_differ
+from millrace.training.model.export.raw_columns import raw_columns
+from millrace.training.model.export.saved_model import ServedModel, ServedModule
+from millrace.training.model.setup.model_code import model_sha256
+from millrace.training.model.setup.model_file import user_modules
 
 Answers = Mapping[str, Column]
 """By output."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from app.settings import Settings
-from consumers.errors import ConfigError
-from training.checkpoints.exports.version_folder import VersionFolder
+from millrace.app.settings import Settings
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 
 
 def folder_of(settings: Settings, path: Path | None = None) -> VersionFolder:

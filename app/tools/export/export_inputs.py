@@ -5,29 +5,29 @@ import json
 from dataclasses import dataclass
 from functools import partial
 
-from app.service.kept_sample import RecordSamples
-from app.service.model_setup import model_file
-from app.settings import Settings, to_balance, to_row_schema
-from app.settings.connection import kafka_history, kafka_options
-from app.settings.masking import masked
-from consumers.errors import MillraceError
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from consumers.suggested_command import suggested_command
-from pipelines.stream.record_sample import RecordSample
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.store import CheckpointStore
-from training.errors import MissingCheckpointError, ModelError
-from training.model.call.class_balance import NAME as SHAPING
-from training.model.export.export_reference import correction_of, expected_answers
-from training.model.export.saved_model import ServedModel, require_servable
-from training.model.probes.probe_batches import Probe
-from training.model.probes.probe_rows import ProbeRows
-from training.model.setup import model_file as model_code
-from training.model.setup.model_code import is_code_of, named
-from training.model.weights.weights import PART, model_with_weights
+from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.model_setup import model_file
+from millrace.app.settings import Settings, to_balance, to_row_schema
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.settings.masking import masked
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.stream.record_sample import RecordSample
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import MissingCheckpointError, ModelError
+from millrace.training.model.call.class_balance import NAME as SHAPING
+from millrace.training.model.export.export_reference import correction_of, expected_answers
+from millrace.training.model.export.saved_model import ServedModel, require_servable
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes.probe_rows import ProbeRows
+from millrace.training.model.setup import model_file as model_code
+from millrace.training.model.setup.model_code import is_code_of, named
+from millrace.training.model.weights.weights import PART, model_with_weights
 
 ROWS = 256
 """Records that an export is proven on."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 ONNX = "onnx"
 _PACKAGES = ("onnx", "onnxruntime", "tf2onnx")

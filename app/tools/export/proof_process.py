@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.tools.child_process.die_with_parent import dying_with_parent
-from app.tools.child_process.python_program import module_command, python_environment
-from pipelines.schema import Column
-from training.errors import ExportRefusedError
-from training.model.export.export_proof import SIGNATURE, answers_in, request_of
+from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+from millrace.app.tools.child_process.python_program import module_command, python_environment
+from millrace.pipelines.schema import Column
+from millrace.training.errors import ExportRefusedError
+from millrace.training.model.export.export_proof import SIGNATURE, answers_in, request_of
 
 PROOF_S = 300.0
 _LONGEST = 400
@@ -24,12 +24,12 @@ _OPSET = 18
 
 def answers_of(folder: Path, raw: Mapping[str, Any], within_s: float = PROOF_S) -> dict[str, Column]:
     """Return what a fresh process answers that loads the SavedModel; ExportRefusedError where it cannot."""
-    return _answers("training.model.export.export_proof", folder, raw, within_s)
+    return _answers("millrace.training.model.export.export_proof", folder, raw, within_s)
 
 
 def onnx_answers_of(file: Path, raw: Mapping[str, Any], within_s: float = PROOF_S) -> dict[str, Column]:
     """Return what ONNX Runtime answers in a fresh process; ExportRefusedError where it cannot use the file."""
-    return _answers("training.model.export.onnx_proof", file, raw, within_s, _WITHOUT_ONNX)
+    return _answers("millrace.training.model.export.onnx_proof", file, raw, within_s, _WITHOUT_ONNX)
 
 
 def write_onnx(folder: Path, file: Path, within_s: float = PROOF_S) -> None:

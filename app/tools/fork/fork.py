@@ -16,34 +16,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.service.checkpoint_policies import remove_some, save_policy, store_options
-from app.service.kept_sample import RecordSamples
-from app.service.model_setup import build_learner, live_metrics_of, prove
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.service.row_shaping import row_states
-from app.settings import Loaded, Settings
-from app.settings.connection import kafka_history, kafka_options
-from app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Start
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore
-from training.checkpoints.writer import CheckpointWriter
-from training.errors import CorruptError
-from training.ledger.ledger import NAME as LEDGER
-from training.ledger.ledger import Ledger, positions_of
-from training.model.hyperparameters import NAME as HYPERPARAMETERS
-from training.model.learner import Learner
-from training.model.weights.initial_weights import WeightTable, match, take_over
-from training.model.weights.kept_slots import KeptSlots, keep_slots
-from training.model.weights.weight_files import FoundWeights
-from training.model.weights.weights import PART
-from training.trainer.saving import Saving, SavingOptions
+from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options
+from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.row_shaping import row_states
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Start
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.checkpoints.writer import CheckpointWriter
+from millrace.training.errors import CorruptError
+from millrace.training.ledger.ledger import NAME as LEDGER
+from millrace.training.ledger.ledger import Ledger, positions_of
+from millrace.training.model.hyperparameters import NAME as HYPERPARAMETERS
+from millrace.training.model.learner import Learner
+from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
+from millrace.training.model.weights.kept_slots import KeptSlots, keep_slots
+from millrace.training.model.weights.weight_files import FoundWeights
+from millrace.training.model.weights.weights import PART
+from millrace.training.trainer.saving import Saving, SavingOptions
 
 _CONNECT_S = 15.0
 _PROGRESS = "progress"

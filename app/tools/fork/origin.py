@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.settings import Loaded, Settings, load
-from app.settings.sections.model import CHECKPOINT
-from consumers.errors import ConfigError, DataLossError
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition
-from training.checkpoints.manifest import FILE_NAME
-from training.checkpoints.part_files import VerifiedCheckpoint
-from training.checkpoints.parts import PartState
-from training.checkpoints.store import CheckpointStore
-from training.errors import MissingCheckpointError
-from training.ledger.interventions import Interventions
+from millrace.app.settings import Loaded, Settings, load
+from millrace.app.settings.sections.model import CHECKPOINT
+from millrace.consumers.errors import ConfigError, DataLossError
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition
+from millrace.training.checkpoints.manifest import FILE_NAME
+from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import MissingCheckpointError
+from millrace.training.ledger.interventions import Interventions
 
 _GIVEN_HERE = "rewind-"
 """How the names of skips begin that were given to the model itself."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-from consumers.kafka.positions import Ago, Latest, Start
-from consumers.records import Partition
+from millrace.consumers.kafka.positions import Ago, Latest, Start
+from millrace.consumers.records import Partition
 
 _SPANS_S = (3_600.0, 86_400.0)
 """The last hour and the last day: the faster of both counts, as a model must keep up with a busy hour too."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import fastavro
 
-from app.tools.init.record_look import ReadRow, Row
-from pipelines.formats.avro.writer_schema import parsed
+from millrace.app.tools.init.record_look import ReadRow, Row
+from millrace.pipelines.formats.avro.writer_schema import parsed
 
 _DEEPEST = 8
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.tools.init.columns import ColumnLook
-from app.tools.init.record_look import Row
+from millrace.app.tools.init.columns import ColumnLook
+from millrace.app.tools.init.record_look import Row
 
 _OPERATIONS = frozenset("crudtm")
 _PREFIXES = ("", "payload.")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.tools.init.columns import ColumnKind, ColumnLook
-from consumers.errors import ConfigError
+from millrace.app.tools.init.columns import ColumnKind, ColumnLook
+from millrace.consumers.errors import ConfigError
 
 _NAMED_AS_LABEL = re.compile(r"y|label|target|class|outcome|clicked|converted|churned", re.IGNORECASE)
 _LIKE_A_LABEL = re.compile(rf"{_NAMED_AS_LABEL.pattern}|is_.*|has_.*", re.IGNORECASE)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from app.tools.init.record_look import Row
-from pipelines.formats.image.images import image_shape, looks_like_an_image
-from pipelines.formats.shared.paths import VALUE, parse
+from millrace.app.tools.init.record_look import Row
+from millrace.pipelines.formats.image.images import image_shape, looks_like_an_image
+from millrace.pipelines.formats.shared.paths import VALUE, parse
 
 _FEW = 64
 """The most distinct integers that count as categories."""

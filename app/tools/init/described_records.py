@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.tools.init.avro_rows import avro_reader, nullable_in_avro
-from app.tools.init.protobuf_rows import message_reader, nullable_in_message
-from app.tools.init.record_look import ENOUGH, Look, ReadRow, Row, SchemaHints, fitting
-from consumers.errors import ConfigError, NotYetError
-from pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
-from pipelines.formats.protobuf.frame import described, header_of, indexes_of, number_of
-from pipelines.schema import RegisteredSchema
+from millrace.app.tools.init.avro_rows import avro_reader, nullable_in_avro
+from millrace.app.tools.init.protobuf_rows import message_reader, nullable_in_message
+from millrace.app.tools.init.record_look import ENOUGH, Look, ReadRow, Row, SchemaHints, fitting
+from millrace.consumers.errors import ConfigError, NotYetError
+from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
+from millrace.pipelines.formats.protobuf.frame import described, header_of, indexes_of, number_of
+from millrace.pipelines.schema import RegisteredSchema
 
 _HEADER = 5
 _FORMATS = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.service.native_log import load_tensorflow
-from app.settings import load, to_decoder
-from app.tools.validate.record_check import Verdict
-from consumers.records import Chunk
-from pipelines.stream.decode import decode_chunk
+from millrace.app.service.native_log import load_tensorflow
+from millrace.app.settings import load, to_decoder
+from millrace.app.tools.validate.record_check import Verdict
+from millrace.consumers.records import Chunk
+from millrace.pipelines.stream.decode import decode_chunk
 
 
 def verdicts_of(config: Path, chunks: Sequence[Chunk]) -> Counter[Verdict]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 CONFIG, MODEL = "millrace.yaml", "model.py"
 

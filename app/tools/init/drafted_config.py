@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.settings.spelling import flow
-from app.tools.init.column_roles import Roles, Task
-from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.pace import pace_for
-from app.tools.init.record_look import Look
-from app.tools.init.sequences import LENGTH, Sequences
+from millrace.app.settings.spelling import flow
+from millrace.app.tools.init.column_roles import Roles, Task
+from millrace.app.tools.init.columns import ColumnKind, ColumnLook
+from millrace.app.tools.init.pace import pace_for
+from millrace.app.tools.init.record_look import Look
+from millrace.app.tools.init.sequences import LENGTH, Sequences
 
 DTYPES = {
     ColumnKind.NUMBER: "float32",

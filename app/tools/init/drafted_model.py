@@ -13,9 +13,9 @@ a number has Huber's loss, as outliers in the target would outweigh all other re
 import json
 from collections.abc import Collection, Sequence
 
-from app.tools.init.column_roles import Roles, Task
-from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.drafted_config import (
+from millrace.app.tools.init.column_roles import Roles, Task
+from millrace.app.tools.init.columns import ColumnKind, ColumnLook
+from millrace.app.tools.init.drafted_config import (
     DTYPES,
     dtype_of,
     input_names,
@@ -24,7 +24,7 @@ from app.tools.init.drafted_config import (
     rounded,
     rounded_centre,
 )
-from app.tools.init.sequences import LENGTH, Sequences
+from millrace.app.tools.init.sequences import LENGTH, Sequences
 
 _TABLES = {
     ColumnKind.NUMBER: "NUMBERS",

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from app.tools.init.record_look import ENOUGH, Look, Row, joined
-from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
-from pipelines.formats.shared.paths import escaped
-from pipelines.formats.shared.text import is_utf8
+from millrace.app.tools.init.record_look import ENOUGH, Look, Row, joined
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.shared.paths import escaped
+from millrace.pipelines.formats.shared.text import is_utf8
 
 _PROTO = """
 syntax = "proto3";

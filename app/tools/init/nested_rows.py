@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.formats.shared.paths import Path, PathStep
+from millrace.pipelines.formats.shared.paths import Path, PathStep
 
 Steps = tuple[PathStep, ...]
 _MOST_NAMES = 50

@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from app.tools.init.record_look import ReadRow, Row
+from millrace.app.tools.init.record_look import ReadRow, Row
 
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import typer
 
-from app.tools.init.column_roles import ChosenRoles, likely_labels, likely_times, likely_weights
-from app.tools.init.columns import ColumnLook
+from millrace.app.tools.init.column_roles import ChosenRoles, likely_labels, likely_times, likely_weights
+from millrace.app.tools.init.columns import ColumnLook
 
 _NONE = "-"
 

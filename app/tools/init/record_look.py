@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.tools.init.nested_rows import by_source
-from pipelines.schema import Schemas
+from millrace.app.tools.init.nested_rows import by_source
+from millrace.pipelines.schema import Schemas
 
 ENOUGH = 0.9
 """The share of records that a format must fit."""

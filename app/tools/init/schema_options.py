@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from app.settings.sections.registry import RegistrySettings, to_registry
-from app.tools.init.record_look import SchemaHints
+from millrace.app.settings.sections.registry import RegistrySettings, to_registry
+from millrace.app.tools.init.record_look import SchemaHints
 
 _REGISTRY_S = 5.0
 

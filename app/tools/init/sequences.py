@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.tools.init.column_roles import Roles
-from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.record_look import Row
+from millrace.app.tools.init.column_roles import Roles
+from millrace.app.tools.init.columns import ColumnKind, ColumnLook
+from millrace.app.tools.init.record_look import Row
 
 LENGTH = 20
 """The records of a drafted sequence."""

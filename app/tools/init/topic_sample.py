@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.service.sampling import read_between
-from app.settings.connection import kafka_options
-from app.settings.sections.kafka import KafkaSettings
-from app.tools.init.arrival_rate import records_per_s
-from app.tools.init.described_records import look_by_file, look_by_registry, schema_numbers
-from app.tools.init.example_rows import look_at_examples
-from app.tools.init.record_look import ENOUGH, NO_HINTS, Look, Row, SchemaHints, fitting, joined
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Earliest, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk, Headers
-from pipelines.formats.image.images import looks_like_an_image
-from pipelines.formats.shared.paths import VALUE, Envelope, Path, PathStep, escaped
-from pipelines.formats.shared.text import is_utf8
+from millrace.app.service.sampling import read_between
+from millrace.app.settings.connection import kafka_options
+from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.app.tools.init.arrival_rate import records_per_s
+from millrace.app.tools.init.described_records import look_by_file, look_by_registry, schema_numbers
+from millrace.app.tools.init.example_rows import look_at_examples
+from millrace.app.tools.init.record_look import ENOUGH, NO_HINTS, Look, Row, SchemaHints, fitting, joined
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk, Headers
+from millrace.pipelines.formats.image.images import looks_like_an_image
+from millrace.pipelines.formats.shared.paths import VALUE, Envelope, Path, PathStep, escaped
+from millrace.pipelines.formats.shared.text import is_utf8
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""

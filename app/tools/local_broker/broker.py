@@ -20,12 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from app.tools.child_process.supervisor import SupervisedProcess, end_left_behind, holds_within
-from app.tools.local_broker.errors import FolderInUseError, LocalBrokerError, PortTakenError
-from app.tools.local_broker.jars import KAFKA_VERSION, kafka_jars
-from app.tools.local_broker.java import JavaProgram
-from app.tools.local_broker.properties import HOST, server_properties
-from app.tools.local_broker.readiness import ready_cluster
+from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind, holds_within
+from millrace.app.tools.local_broker.errors import FolderInUseError, LocalBrokerError, PortTakenError
+from millrace.app.tools.local_broker.jars import KAFKA_VERSION, kafka_jars
+from millrace.app.tools.local_broker.java import JavaProgram
+from millrace.app.tools.local_broker.properties import HOST, server_properties
+from millrace.app.tools.local_broker.readiness import ready_cluster
 
 DEFAULT_FOLDER = Path(".millrace/broker")
 _START_S = 60.0
@@ -116,7 +116,7 @@ class LocalBroker:
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic; `config` holds Kafka's own settings of topics."""
-        from app.tools.local_broker.topics import create_topic  # noqa: PLC0415 - slow to import, and often unused
+        from millrace.app.tools.local_broker.topics import create_topic  # noqa: PLC0415 - slow to import, and often unused
 
         create_topic(self.bootstrap_servers, name, partitions, config)
 

@@ -8,7 +8,7 @@ MillraceError
     └── DownloadError (ConnectionError)   the jars cannot be had: exit 3
 """
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 
 
 class LocalBrokerError(MillraceError):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.tools.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
+from millrace.app.tools.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
 
 KAFKA_VERSION = "4.1.0"
 COORDINATES = ("org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36")

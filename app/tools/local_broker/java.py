@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.local_broker.errors import ExtraMissingError, LocalBrokerError
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.local_broker.errors import ExtraMissingError, LocalBrokerError
 
 _JVM = (
     "-Xmx512m",

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from app.tools.local_broker.topics import partitions_of
-from consumers.error_texts import text_of
-from consumers.errors import MillraceError, TopicMissingError, UnreachableError
+from millrace.app.tools.local_broker.topics import partitions_of
+from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import MillraceError, TopicMissingError, UnreachableError
 
 _READ_BYTES = 256 * 1024
 _SLICES_PER_S = 20

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from app.tools.local_group.worker import Worker
+from millrace.app.tools.local_group.worker import Worker
 
 FORCED = 1
 """The exit code where a worker had to be killed."""

@@ -4,11 +4,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from app.tools.child_process.python_program import millrace_command, worker_environment
-from app.tools.local_group.group import StopSignals, run_group
-from app.tools.local_group.places import Place, plan_of
-from app.tools.local_group.worker import Worker
-from consumers.kafka.positions import parse_until
+from millrace.app.tools.child_process.python_program import millrace_command, worker_environment
+from millrace.app.tools.local_group.group import StopSignals, run_group
+from millrace.app.tools.local_group.places import Place, plan_of
+from millrace.app.tools.local_group.worker import Worker
+from millrace.consumers.kafka.positions import parse_until
 
 _CLOSING_S = 10.0
 """How long a process may take to end beside stop.grace."""

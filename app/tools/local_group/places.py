@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.settings import Settings, load
-from app.settings.environment import with_own
-from app.tools.local_broker.broker import free_port, is_free
-from app.tools.local_broker.properties import HOST
-from consumers.errors import ConfigError
-from training.group.membership import Membership
+from millrace.app.settings import Settings, load
+from millrace.app.settings.environment import with_own
+from millrace.app.tools.local_broker.broker import free_port, is_free
+from millrace.app.tools.local_broker.properties import HOST
+from millrace.consumers.errors import ConfigError
+from millrace.training.group.membership import Membership
 
 _PORTS_TRIED = 100
 _SCALE, _LISTEN, _PROBES, _LOG_FORM = (

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _WELL_S = 60.0

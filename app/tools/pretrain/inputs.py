@@ -4,28 +4,28 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.settings import Settings, to_decoder, to_row_schema, to_schema
-from app.tools.pretrain.shard_sources import ShardSource
-from app.version import version
-from consumers.archive.record_columns import RecordColumns, from_batch
-from consumers.archive.shard_reader import pieces, read, read_piece
-from consumers.archive.shards import Shard
-from consumers.errors import ConfigError
-from consumers.records import Chunk
-from pipelines.files.chained_files import ChainedFiles
-from pipelines.files.file_dataset import FileBlocks, FileOptions
-from pipelines.files.service_dataset import ServedShard, ServiceFiles, ServiceJob
-from pipelines.files.service_worker import Form, Work
-from pipelines.files.shard_files import ChunkFiles, ShardReader, example_files
-from pipelines.files.tfrecord_frames import compression_of, first_record
-from pipelines.files.visits import CountedShard, Refusals
-from pipelines.formats.example.decoder import integers_in
-from pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from pipelines.schema import Schema
-from pipelines.shaping.row_chains import RowChains
-from pipelines.stream.dataset import Preprocess
-from training.model.setup.cores import usable_cores
-from training.model.setup.model_code import model_sha256
+from millrace.app.settings import Settings, to_decoder, to_row_schema, to_schema
+from millrace.app.tools.pretrain.shard_sources import ShardSource
+from millrace.app.version import version
+from millrace.consumers.archive.record_columns import RecordColumns, from_batch
+from millrace.consumers.archive.shard_reader import pieces, read, read_piece
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Chunk
+from millrace.pipelines.files.chained_files import ChainedFiles
+from millrace.pipelines.files.file_dataset import FileBlocks, FileOptions
+from millrace.pipelines.files.service_dataset import ServedShard, ServiceFiles, ServiceJob
+from millrace.pipelines.files.service_worker import Form, Work
+from millrace.pipelines.files.shard_files import ChunkFiles, ShardReader, example_files
+from millrace.pipelines.files.tfrecord_frames import compression_of, first_record
+from millrace.pipelines.files.visits import CountedShard, Refusals
+from millrace.pipelines.formats.example.decoder import integers_in
+from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.row_chains import RowChains
+from millrace.pipelines.stream.dataset import Preprocess
+from millrace.training.model.setup.cores import usable_cores
+from millrace.training.model.setup.model_code import model_sha256
 
 _WINDOWS = 4
 """How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""

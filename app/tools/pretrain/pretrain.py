@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.service.checkpoint_policies import keep_policy, remove_some, save_policy
-from app.service.first_weights import take_initial_weights
-from app.service.kept_sample import RecordSamples, rows_of
-from app.service.model_setup import build_learner, live_metrics_of, prove
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.settings import Loaded, Settings
-from app.settings.connection import kafka_options
-from app.settings.section import SettingError
-from app.tools.pretrain.inputs import (
+from millrace.app.service.checkpoint_policies import keep_policy, remove_some, save_policy
+from millrace.app.service.first_weights import take_initial_weights
+from millrace.app.service.kept_sample import RecordSamples, rows_of
+from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.connection import kafka_options
+from millrace.app.settings.section import SettingError
+from millrace.app.tools.pretrain.inputs import (
     InputOptions,
     reader_of,
     require_unused,
@@ -31,32 +31,32 @@ from app.tools.pretrain.inputs import (
     training_blocks,
     validation_blocks,
 )
-from app.tools.pretrain.shaped_reading import require_order, shaped_reading
-from app.tools.pretrain.shard_sources import ShardSource, split
-from app.tools.pretrain.topic_range import TopicRange, at_hand
-from consumers.errors import ConfigError, DataLossError
-from consumers.kafka.positions import Offsets
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from pipelines.files.service_dataset import ServiceJob
-from pipelines.files.shard_files import ShardReader
-from pipelines.files.visits import Refusals
-from pipelines.shaping.row_states import RowStates
-from pipelines.stream.record_sample import RecordSample, sample_of
-from training.checkpoints.folder import Folder
-from training.checkpoints.inspection import Condition
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.checkpoints.writer import CheckpointWriter
-from training.errors import ModelError
-from training.ledger.ledger import Ledger
-from training.model.learner import Learner
-from training.model.setup.model_file import MODULE_NAME
-from training.pretraining.epochs import EpochProgress, Pretrained, Pretraining, PretrainingOptions
-from training.pretraining.event_files import EventFiles
-from training.telemetry.live_metrics import LiveMetrics
-from training.trainer.saving import Saving, SavingOptions
+from millrace.app.tools.pretrain.shaped_reading import require_order, shaped_reading
+from millrace.app.tools.pretrain.shard_sources import ShardSource, split
+from millrace.app.tools.pretrain.topic_range import TopicRange, at_hand
+from millrace.consumers.errors import ConfigError, DataLossError
+from millrace.consumers.kafka.positions import Offsets
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.pipelines.files.service_dataset import ServiceJob
+from millrace.pipelines.files.shard_files import ShardReader
+from millrace.pipelines.files.visits import Refusals
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.stream.record_sample import RecordSample, sample_of
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.inspection import Condition
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
+from millrace.training.checkpoints.writer import CheckpointWriter
+from millrace.training.errors import ModelError
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.model.setup.model_file import MODULE_NAME
+from millrace.training.pretraining.epochs import EpochProgress, Pretrained, Pretraining, PretrainingOptions
+from millrace.training.pretraining.event_files import EventFiles
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.trainer.saving import Saving, SavingOptions
 
 _CONNECT_S = 15.0
 

@@ -7,16 +7,16 @@ and at the archive's end these are a part of checkpoint 0. So the live model goe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.service.row_shaping import row_states
-from app.settings import Settings
-from app.tools.pretrain.shard_sources import ShardSource
-from app.tools.pretrain.topic_range import TopicRange
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Offsets
-from consumers.records import Partition
-from pipelines.shaping.row_chains import RowChains, ShardChain
-from pipelines.shaping.row_states import RowStates
-from pipelines.shaping.windows.windows import NAME
+from millrace.app.service.row_shaping import row_states
+from millrace.app.settings import Settings
+from millrace.app.tools.pretrain.shard_sources import ShardSource
+from millrace.app.tools.pretrain.topic_range import TopicRange
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Offsets
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_chains import RowChains, ShardChain
+from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.windows.windows import NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_reader import offset_of_row
-from consumers.archive.shards import Shard, listing, next_offsets
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.files.tfrecord_frames import count_records
-from pipelines.files.visits import CountedShard
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_reader import offset_of_row
+from millrace.consumers.archive.shards import Shard, listing, next_offsets
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.files.tfrecord_frames import count_records
+from millrace.pipelines.files.visits import CountedShard
 
 VALIDATION = 0.1
 """The share of the rows that are validated on where nothing is said."""

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.settings import Settings
-from app.settings.connection import kafka_history, kafka_options
-from app.tools.archive import SHARDS_SHARE, Extent, fill
-from app.tools.pretrain.shard_sources import ShardSource, from_archive
-from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.errors import ConfigError, MillraceError
-from consumers.kafka.positions import Now, Start, Until
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.tools.archive import SHARDS_SHARE, Extent, fill
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive
+from millrace.consumers.archive.archiver import ArchiveOptions, Archiver
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.kafka.positions import Now, Start, Until
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
 
 log = logging.getLogger(__name__)
 

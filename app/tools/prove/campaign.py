@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.tools.prove.checkpoint_reader import Shelf, Statement
-from app.tools.prove.errors import UnprovenError
-from app.tools.prove.kills import SAVE_POINTS, AfterSave, KillMethod
-from app.tools.prove.trainer_process import Run, TrainerFolder
-from consumers.records import Partition
-from training.ledger.offset_checksum import Evidence
+from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
+from millrace.app.tools.prove.errors import UnprovenError
+from millrace.app.tools.prove.kills import SAVE_POINTS, AfterSave, KillMethod
+from millrace.app.tools.prove.trainer_process import Run, TrainerFolder
+from millrace.consumers.records import Partition
+from millrace.training.ledger.offset_checksum import Evidence
 
 Expected = Callable[[], Mapping[Partition, Sequence[int]]]
 """Returns the offsets that must be learnt, ascending, by partition."""

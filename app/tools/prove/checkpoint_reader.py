@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.parts import PartState
-from training.checkpoints.store import CheckpointStore
-from training.ledger.ledger import Ledger, PartitionAccount
-from training.ledger.offset_checksum import Evidence
-from training.ledger.skips import Skip
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.ledger.ledger import Ledger, PartitionAccount
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.ledger.skips import Skip
 
 Array = npt.NDArray[Any]
 STATE = ("model", "optimizer", "windows")

@@ -5,7 +5,7 @@ MillraceError
 └── UnprovenError (RuntimeError)  the proof cannot be made: nothing was learnt, or a kill did not happen
 """
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 
 
 class WaitedError(MillraceError, TimeoutError):

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from app.tools.prove.campaign import Expected, Figures, take_in
-from app.tools.prove.checkpoint_reader import Shelf, Statement
-from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.group_kills import GroupKill
-from app.tools.prove.kills import SAVE_POINTS
-from app.tools.prove.trainer_process import Run, TrainerFolder
-from app.tools.prove.waiting import wait_until
+from millrace.app.tools.prove.campaign import Expected, Figures, take_in
+from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
+from millrace.app.tools.prove.errors import UnprovenError, WaitedError
+from millrace.app.tools.prove.group_kills import GroupKill
+from millrace.app.tools.prove.kills import SAVE_POINTS
+from millrace.app.tools.prove.trainer_process import Run, TrainerFolder
+from millrace.app.tools.prove.waiting import wait_until
 
 CHIEF = 0
 _MISTAKE = 2

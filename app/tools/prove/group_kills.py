@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from app.tools.prove.kills import AfterSave, AfterStart, AtPoint, KillMethod
-from consumers.failpoints import NAMES
+from millrace.app.tools.prove.kills import AfterSave, AfterStart, AtPoint, KillMethod
+from millrace.consumers.failpoints import NAMES
 
 _OF_CHIEF = ("term.", "restore.", "save.", "commit.", "rewind.")
 _OF_EACH = ("call.", "group.")

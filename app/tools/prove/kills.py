@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from app.tools.prove.checkpoint_reader import Shelf
-from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.trainer_process import Run
-from consumers.failpoints import NAMES
+from millrace.app.tools.prove.checkpoint_reader import Shelf
+from millrace.app.tools.prove.errors import UnprovenError, WaitedError
+from millrace.app.tools.prove.trainer_process import Run
+from millrace.consumers.failpoints import NAMES
 
 _OF_OTHERS = ("group.", "archive.", "export.", "announce.", "journal.", "pins.")
 TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(_OF_OTHERS))

@@ -3,15 +3,15 @@
 Reads all records once more, as far as they are there, and makes their rows apart from any trainer.
 """
 
-from app.service.row_shaping import row_states
-from app.service.sampling import read_between
-from app.settings import Settings, to_decoder
-from app.settings.connection import kafka_options
-from consumers.kafka.positions import Earliest, Latest
-from consumers.kafka.source import KafkaSource
-from consumers.records import Partition
-from pipelines.shaping.row_states import ShapersInTurn
-from pipelines.stream.decode import decode_chunk
+from millrace.app.service.row_shaping import row_states
+from millrace.app.service.sampling import read_between
+from millrace.app.settings import Settings, to_decoder
+from millrace.app.settings.connection import kafka_options
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.row_states import ShapersInTurn
+from millrace.pipelines.stream.decode import decode_chunk
 
 _CONNECT_S = 15.0
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from app.settings import Settings, load, to_layout, to_schema
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.topics import create_topic
-from app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
-from app.tools.prove.checkpoint_reader import Shelf, Statement
-from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.group_campaign import GroupCampaign
-from app.tools.prove.group_kills import GroupKill, group_plan
-from app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
-from app.tools.prove.left_out import left_out
-from app.tools.prove.random_records import Generated
-from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart, set_group_apart
-from app.tools.traffic.single_writer import SingleWriter
-from app.tools.traffic.topic_reader import dead_letters
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.settings import Settings, load, to_layout, to_schema
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
+from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
+from millrace.app.tools.prove.errors import UnprovenError, WaitedError
+from millrace.app.tools.prove.group_campaign import GroupCampaign
+from millrace.app.tools.prove.group_kills import GroupKill, group_plan
+from millrace.app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
+from millrace.app.tools.prove.left_out import left_out
+from millrace.app.tools.prove.random_records import Generated
+from millrace.app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart, set_group_apart
+from millrace.app.tools.traffic.single_writer import SingleWriter
+from millrace.app.tools.traffic.topic_reader import dead_letters
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0

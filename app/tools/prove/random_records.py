@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.traffic.single_writer import ExpectedPosition, Verdict
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import PLAIN_CSV
-from pipelines.formats.shared.asked_fields import steps_of
-from pipelines.formats.shared.paths import Envelope, PathStep, parse
-from pipelines.formats.shared.sources import distinct_fields, flat_names
-from pipelines.schema import Column, CsvLayout, Field, Schema
-from training.model.probes.probe_batches import keeping_rules
+from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import PLAIN_CSV
+from millrace.pipelines.formats.shared.asked_fields import steps_of
+from millrace.pipelines.formats.shared.paths import Envelope, PathStep, parse
+from millrace.pipelines.formats.shared.sources import distinct_fields, flat_names
+from millrace.pipelines.schema import Column, CsvLayout, Field, Schema
+from millrace.training.model.probes.probe_batches import keeping_rules
 
 _POOL = 256
 _TEXTS = 8

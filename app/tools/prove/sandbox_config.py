@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from app.settings import Settings, load
-from app.tools.local_broker.broker import free_port
-from training.checkpoints.folder import Folder
+from millrace.app.settings import Settings, load
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.training.checkpoints.folder import Folder
 
 EVERY_S = 1.0
 """How often it saves: often, so that many kills fall into a save."""

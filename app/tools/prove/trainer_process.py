@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from app.tools.child_process.python_program import ROOT, millrace_command, python_environment
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.waiting import PATIENCE_S, wait_until
-from consumers.failpoints import VARIABLE
+from millrace.app.tools.child_process.python_program import ROOT, millrace_command, python_environment
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.prove.errors import UnprovenError, WaitedError
+from millrace.app.tools.prove.waiting import PATIENCE_S, wait_until
+from millrace.consumers.failpoints import VARIABLE
 
 __all__ = ["ROOT", "Run", "TrainerFolder"]
 

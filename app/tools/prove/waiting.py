@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.tools.prove.errors import WaitedError
+from millrace.app.tools.prove.errors import WaitedError
 
 T = TypeVar("T")
 PATIENCE_S = 180.0

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.settings import Settings
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.stream.blocks import Turn
-from pipelines.stream.preprocess_bypass import Suspect
-from pipelines.stream.recorded_feed import PlannedBlock
-from training.checkpoints.parts import PartState
-from training.errors import CorruptError, NotRebuildableError
-from training.history.journal import Segment
-from training.history.journal_blocks import RecordedBlock
-from training.history.journal_chain import Chain, blocks_of, positions_after
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import NAME, Ledger
-from training.ledger.skips import Skip
+from millrace.app.settings import Settings
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Turn
+from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.pipelines.stream.recorded_feed import PlannedBlock
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import CorruptError, NotRebuildableError
+from millrace.training.history.journal import Segment
+from millrace.training.history.journal_blocks import RecordedBlock
+from millrace.training.history.journal_chain import Chain, blocks_of, positions_after
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import NAME, Ledger
+from millrace.training.ledger.skips import Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,33 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from app.service.kafka_stream import ROTATION_ROWS
-from app.service.kept_sample import RecordSamples
-from app.service.model_setup import build_learner, live_metrics_of
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.service.row_shaping import row_states
-from app.settings import Loaded, Settings, to_decoder
-from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
-from app.tools.rebuild.record_reader import RecordReader
-from consumers.errors import MillraceError
-from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.stream.blocks import Delivery
-from pipelines.stream.dataset import DatasetOptions, Deliveries, PreprocessError
-from pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
-from training.checkpoints.folder import Folder
-from training.checkpoints.part_files import part_sources
-from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError, MissingCheckpointError, NotRebuildableError, RebuiltOtherwiseError
-from training.history.journal import JournalReader, Segment
-from training.history.journal_chain import Chain, chain_to, positions_after
-from training.history.state_differences import first_difference
-from training.ledger.ledger import NAME, Ledger
-from training.model.learner import Learner
-from training.model.setup.cores import usable_cores
-from training.model.setup.model_code import is_code_of, named
-from training.trainer.relearning import Relearning, Relearnt, release
-from training.trainer.state import Progress
+from millrace.app.service.kafka_stream import ROTATION_ROWS
+from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.model_setup import build_learner, live_metrics_of
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.row_shaping import row_states
+from millrace.app.settings import Loaded, Settings, to_decoder
+from millrace.app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
+from millrace.app.tools.rebuild.record_reader import RecordReader
+from millrace.consumers.errors import MillraceError
+from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.stream.blocks import Delivery
+from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries, PreprocessError
+from millrace.pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.part_files import part_sources
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import CorruptError, MissingCheckpointError, NotRebuildableError, RebuiltOtherwiseError
+from millrace.training.history.journal import JournalReader, Segment
+from millrace.training.history.journal_chain import Chain, chain_to, positions_after
+from millrace.training.history.state_differences import first_difference
+from millrace.training.ledger.ledger import NAME, Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.model.setup.cores import usable_cores
+from millrace.training.model.setup.model_code import is_code_of, named
+from millrace.training.trainer.relearning import Relearning, Relearnt, release
+from millrace.training.trainer.state import Progress
 
 _SETTINGS = "hyperparameters.json"
 

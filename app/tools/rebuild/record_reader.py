@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from app.settings import Settings
-from app.settings.connection import kafka_history, kafka_options
-from consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff, ReceiveEnd
-from consumers.kafka.positions import Latest
-from consumers.kafka.replaying import History, PartitionHistory
-from consumers.kafka.source import KafkaSource
-from consumers.records import Chunk, Partition
-from training.errors import NotRebuildableError
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded
+from millrace.consumers.handoff import Handoff, ReceiveEnd
+from millrace.consumers.kafka.positions import Latest
+from millrace.consumers.kafka.replaying import History, PartitionHistory
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Chunk, Partition
+from millrace.training.errors import NotRebuildableError
 
 _CONNECT_S, _STOP_S, _TICK_S = 15.0, 5.0, 0.5
 _MEMORY_SHARE = 0.35
@@ -85,7 +85,7 @@ class RecordReader:
         """Return up to where the archive has a partition without a gap."""
         if self._settings.archive.path is None:
             return start
-        from consumers.archive.shards import shard_at  # noqa: PLC0415 - the settings may name no archive
+        from millrace.consumers.archive.shards import shard_at  # noqa: PLC0415 - the settings may name no archive
 
         at, end = start, self._ends[partition]
         while at < end and (shard := shard_at(self._settings.archive.path, partition, at)) is not None:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from app.settings.sections.serve import BatchSettings
-from app.tools.serve.json_tensors import Array
-from app.tools.serve.loaded_version import LoadedVersion
-from app.tools.serve.predict_requests import PredictRequest
-from app.tools.serve.serving_errors import ServingError
-from app.tools.serve.serving_meter import ServingMeter
-from app.tools.serve.signatures import SPLITS, VALUES, Signature
+from millrace.app.settings.sections.serve import BatchSettings
+from millrace.app.tools.serve.json_tensors import Array
+from millrace.app.tools.serve.loaded_version import LoadedVersion
+from millrace.app.tools.serve.predict_requests import PredictRequest
+from millrace.app.tools.serve.serving_errors import ServingError
+from millrace.app.tools.serve.serving_meter import ServingMeter
+from millrace.app.tools.serve.signatures import SPLITS, VALUES, Signature
 
 Answers = Mapping[str, Array]
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, Queue
 from typing import Literal
 
-from app.tools.serve.loaded_version import LoadedVersion, UnloadableError, load_version
-from app.tools.serve.record_inputs import RecordReaders
-from app.tools.serve.serving_meter import ServingMeter
-from app.tools.serve.version_order import OrderFile, VersionOrder, Wanted
-from app.tools.serve.version_sources import VersionSource
-from consumers.errors import MillraceError
-from training.errors import CorruptError, MissingExportError
+from millrace.app.tools.serve.loaded_version import LoadedVersion, UnloadableError, load_version
+from millrace.app.tools.serve.record_inputs import RecordReaders
+from millrace.app.tools.serve.serving_meter import ServingMeter
+from millrace.app.tools.serve.version_order import OrderFile, VersionOrder, Wanted
+from millrace.app.tools.serve.version_sources import VersionSource
+from millrace.consumers.errors import MillraceError
+from millrace.training.errors import CorruptError, MissingExportError
 
 log = logging.getLogger(__name__)
 _RETRY_S = 60.0

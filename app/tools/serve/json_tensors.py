@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.serve.serving_errors import bad_request
-from app.tools.serve.signatures import TensorFacts
+from millrace.app.tools.serve.serving_errors import bad_request
+from millrace.app.tools.serve.signatures import TensorFacts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Where = Callable[[Sequence[int]], str]

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
-from app.tools.serve.json_tensors import Array
-from app.tools.serve.record_inputs import RecordInputs, RecordReaders
-from app.tools.serve.serving_errors import ServingError
-from app.tools.serve.signatures import SPLITS, VALUES, Signature, TensorFacts, ragged_features
-from consumers.errors import MillraceError
-from training.model.setup.cores import usable_cores
+from millrace.app.tools.serve.json_tensors import Array
+from millrace.app.tools.serve.record_inputs import RecordInputs, RecordReaders
+from millrace.app.tools.serve.serving_errors import ServingError
+from millrace.app.tools.serve.signatures import SPLITS, VALUES, Signature, TensorFacts, ragged_features
+from millrace.consumers.errors import MillraceError
+from millrace.training.model.setup.cores import usable_cores
 
 log = logging.getLogger(__name__)
 _INTERNAL, _TAG = "__", "serve"

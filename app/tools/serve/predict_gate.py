@@ -11,7 +11,7 @@ import time
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.tools.serve.serving_meter import ServingMeter
+from millrace.app.tools.serve.serving_meter import ServingMeter
 
 PREDICT = ":predict"
 RETRY_AFTER_S = 1

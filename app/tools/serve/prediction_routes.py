@@ -15,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.middleware import ORDERED_BY
-from app.tools.serve.batcher import Batcher
-from app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
-from app.tools.serve.loaded_version import LoadedVersion
-from app.tools.serve.predict_requests import MARKS, read_request, write_answer
-from app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
-from app.tools.serve.version_order import Wanted
-from consumers.errors import ConfigError, MillraceError
-from training.errors import CorruptError, MissingExportError
+from millrace.app.api.middleware import ORDERED_BY
+from millrace.app.tools.serve.batcher import Batcher
+from millrace.app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
+from millrace.app.tools.serve.loaded_version import LoadedVersion
+from millrace.app.tools.serve.predict_requests import MARKS, read_request, write_answer
+from millrace.app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
+from millrace.app.tools.serve.version_order import Wanted
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.training.errors import CorruptError, MissingExportError
 
 MODEL = "/v1/models/{name}"
 WHICH = ("", "/versions/{version}", "/labels/{label}")

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from app.settings.exported_records import read_exported_records
-from app.settings.sections.records import RecordsSettings, to_feature_decoder, to_schema
-from app.settings.sections.registry import RegistrySettings, to_registry
-from app.tools.serve.json_tensors import BASE64, Array, bytes_of
-from app.tools.serve.serving_errors import ServingError, bad_request
-from consumers.errors import ConfigError, MillraceError, NotYetError
-from consumers.records import Chunk, Headers, Int64s, Partition
-from pipelines.formats.plain.raw import RawDecoder
-from pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from pipelines.schema import Schema, Schemas
-from pipelines.stream.decode import Refused, decode_chunk
-from training.model.export.raw_columns import raw_columns
+from millrace.app.settings.exported_records import read_exported_records
+from millrace.app.settings.sections.records import RecordsSettings, to_feature_decoder, to_schema
+from millrace.app.settings.sections.registry import RegistrySettings, to_registry
+from millrace.app.tools.serve.json_tensors import BASE64, Array, bytes_of
+from millrace.app.tools.serve.serving_errors import ServingError, bad_request
+from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
+from millrace.consumers.records import Chunk, Headers, Int64s, Partition
+from millrace.pipelines.formats.plain.raw import RawDecoder
+from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
+from millrace.pipelines.schema import Schema, Schemas
+from millrace.pipelines.stream.decode import Refused, decode_chunk
+from millrace.training.model.export.raw_columns import raw_columns
 
 RECORDS = "records"
 KEYS, HEADERS, TIMESTAMPS = "keys", "headers", "timestamps"

@@ -19,30 +19,30 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from app.api.audit import Audit
-from app.api.authorization import ReadAuthorizer, authorizer_for
-from app.api.listener import Listener
-from app.api.middleware import ApiMiddleware, Manner
-from app.api.problem_documents import ProblemError
-from app.api.server_certificate import ServerCertificate
-from app.api.tokens import Tokens
-from app.monitoring.envelope import Stamp, stamp_now
-from app.settings import Settings
-from app.settings.certificates import PemFile, trusting
-from app.settings.secret_files import read_secret
-from app.tools.export.export_folder import folder_of
-from app.tools.serve.batcher import Batcher
-from app.tools.serve.follower import ExportFollower
-from app.tools.serve.predict_gate import PREDICT, PredictGate
-from app.tools.serve.prediction_routes import COMMANDS, PredictionRoutes, error_response, malformed
-from app.tools.serve.record_inputs import RecordReaders
-from app.tools.serve.serving_errors import ServingError
-from app.tools.serve.serving_meter import ServingMeter
-from app.tools.serve.serving_metrics import ServingCollector
-from app.tools.serve.serving_probes import ServingProbes
-from app.tools.serve.version_order import OrderFile
-from app.tools.serve.version_sources import FolderSource, TrainerSource, VersionSource, server_name
-from consumers.log_limit import limit_loggers
+from millrace.app.api.audit import Audit
+from millrace.app.api.authorization import ReadAuthorizer, authorizer_for
+from millrace.app.api.listener import Listener
+from millrace.app.api.middleware import ApiMiddleware, Manner
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.app.api.tokens import Tokens
+from millrace.app.monitoring.envelope import Stamp, stamp_now
+from millrace.app.settings import Settings
+from millrace.app.settings.certificates import PemFile, trusting
+from millrace.app.settings.secret_files import read_secret
+from millrace.app.tools.export.export_folder import folder_of
+from millrace.app.tools.serve.batcher import Batcher
+from millrace.app.tools.serve.follower import ExportFollower
+from millrace.app.tools.serve.predict_gate import PREDICT, PredictGate
+from millrace.app.tools.serve.prediction_routes import COMMANDS, PredictionRoutes, error_response, malformed
+from millrace.app.tools.serve.record_inputs import RecordReaders
+from millrace.app.tools.serve.serving_errors import ServingError
+from millrace.app.tools.serve.serving_meter import ServingMeter
+from millrace.app.tools.serve.serving_metrics import ServingCollector
+from millrace.app.tools.serve.serving_probes import ServingProbes
+from millrace.app.tools.serve.version_order import OrderFile
+from millrace.app.tools.serve.version_sources import FolderSource, TrainerSource, VersionSource, server_name
+from millrace.consumers.log_limit import limit_loggers
 
 log = logging.getLogger(__name__)
 _LOG_LINES_PER_MINUTE = 30

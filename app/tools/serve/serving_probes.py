@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.monitoring.envelope import stamp_now
-from app.settings import Settings
-from app.tools.serve.follower import ServingBoard
+from millrace.app.monitoring.envelope import stamp_now
+from millrace.app.settings import Settings
+from millrace.app.tools.serve.follower import ServingBoard
 
 
 class ServingProbes:

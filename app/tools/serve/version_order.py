@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from consumers.durable_files import replace_durably
-from consumers.errors import ConfigError
+from millrace.consumers.durable_files import replace_durably
+from millrace.consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
 Wanted = int | Literal["latest"]

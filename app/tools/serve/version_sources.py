@@ -21,12 +21,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from consumers.durable_files import complaint, sync_file, sync_folder
-from consumers.errors import ConfigError, MillraceError, UnreachableError
-from training.checkpoints.exports.export_manifest import FILE_NAME, read_export
-from training.checkpoints.exports.served_markers import RENEWED_AFTER_S, mark_served
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.errors import CorruptError, MissingExportError
+from millrace.consumers.durable_files import complaint, sync_file, sync_folder
+from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.training.checkpoints.exports.export_manifest import FILE_NAME, read_export
+from millrace.training.checkpoints.exports.served_markers import RENEWED_AFTER_S, mark_served
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.errors import CorruptError, MissingExportError
 
 log = logging.getLogger(__name__)
 _ASK_S, _FETCH_S = 10.0, 60.0

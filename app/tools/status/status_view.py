@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.tools.status.group_table import group_drawn
-from app.tools.status.sparkline import sparkline
-from app.tools.status.status_readings import KEPT, StatusReadings, live_metric
-from consumers.rounded import rounded_value
+from millrace.app.tools.status.group_table import group_drawn
+from millrace.app.tools.status.sparkline import sparkline
+from millrace.app.tools.status.status_readings import KEPT, StatusReadings, live_metric
+from millrace.consumers.rounded import rounded_value
 
 _WIDTH = min(44, KEPT)
 _BAR = 40

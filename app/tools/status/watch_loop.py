@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from app.tools.service_client import Remote
-from app.tools.status.status_readings import StatusReadings
-from app.tools.status.status_view import drawn
-from consumers.errors import UnreachableError
+from millrace.app.tools.service_client import Remote
+from millrace.app.tools.status.status_readings import StatusReadings
+from millrace.app.tools.status.status_view import drawn
+from millrace.consumers.errors import UnreachableError
 
 _EVERY_S = 1.0
 _ANSWER_S = 3.0

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from consumers.errors import MillraceError
-from consumers.loop_thread import LoopThread
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.loop_thread import LoopThread
 
 Values = Callable[[int, int, int], Sequence[bytes]]
 """Returns the records of a partition: its number, the first offset, how many."""

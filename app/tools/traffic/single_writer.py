@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self
 
 from aiokafka import AIOKafkaProducer
 
-from app.tools.local_broker.topics import create_topic
-from consumers.loop_thread import LoopThread
-from consumers.reasons import Reason
-from training.ledger.offset_checksum import Evidence
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.loop_thread import LoopThread
+from millrace.consumers.reasons import Reason
+from millrace.training.ledger.offset_checksum import Evidence
 
 Verdict = Reason | None
 """Why a record must be set aside; None where it can be learnt, as far as its writer knows."""

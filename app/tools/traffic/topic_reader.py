@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 
 _WITHIN_S = 60.0
 

@@ -4,6 +4,6 @@ Each module holds the checks of one thing. A check is a function that gives `Che
 user can repair. Importing `app.tools.validate.examination` loads TensorFlow.
 """
 
-from app.tools.validate.check import CheckOutcome, CheckResult, exit_code_of
+from millrace.app.tools.validate.check import CheckOutcome, CheckResult, exit_code_of
 
 __all__ = ["CheckOutcome", "CheckResult", "exit_code_of"]

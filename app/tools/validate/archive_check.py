@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from app.tools.validate.check import CheckResult, fail, ok, warn
-from consumers.archive.archive_account import by_partition
-from consumers.archive.archive_store import Place
-from consumers.archive.shards import listing
-from consumers.errors import ConfigError, MillraceError
-from consumers.suggested_command import suggested_command
+from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.consumers.archive.archive_account import by_partition
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shards import listing
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.suggested_command import suggested_command
 
 
 def archive_check(place: Place) -> CheckResult:

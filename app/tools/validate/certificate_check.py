@@ -1,10 +1,10 @@
 """The check of the HTTP side's certificate: whether a start can load it."""
 
-from app.api.server_certificate import ServerCertificate
-from app.settings.file_access import exposure
-from app.settings.sections.api import TlsSettings
-from app.tools.validate.check import CheckResult, fail, ok, warn
-from consumers.errors import MillraceError
+from millrace.app.api.server_certificate import ServerCertificate
+from millrace.app.settings.file_access import exposure
+from millrace.app.settings.sections.api import TlsSettings
+from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.consumers.errors import MillraceError
 
 _NAME = "certificate"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 
 
 class CheckOutcome(StrEnum):

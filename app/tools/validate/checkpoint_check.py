@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.service.checkpoint_policies import keep_policy, shortage
-from app.service.recorded_settings import hyperparameter_options
-from app.settings import Settings
-from app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
-from app.tools.validate.kafka_check import Bounds
-from app.tools.validate.weights_check import weights_checks
-from consumers.errors import ConfigError, DataLossError, MillraceError
-from consumers.records import Partition
-from consumers.rounded import rounded_size
-from training.checkpoints.files import require_space, unwritable
-from training.checkpoints.folder import Folder
-from training.checkpoints.lock_holder import holder_of
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.errors import CorruptError, FolderBusyError
-from training.model.hyperparameters import UNKNOWN, Hyperparameters
-from training.model.learner import Learner
-from training.model.variables import VariablesPart
+from millrace.app.service.checkpoint_policies import keep_policy, shortage
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.settings import Settings
+from millrace.app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
+from millrace.app.tools.validate.kafka_check import Bounds
+from millrace.app.tools.validate.weights_check import weights_checks
+from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
+from millrace.consumers.records import Partition
+from millrace.consumers.rounded import rounded_size
+from millrace.training.checkpoints.files import require_space, unwritable
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lock_holder import holder_of
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
+from millrace.training.errors import CorruptError, FolderBusyError
+from millrace.training.model.hyperparameters import UNKNOWN, Hyperparameters
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import VariablesPart
 
 
 def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[CheckResult]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from app.tools.export.onnx_packages import require_packages
-from app.tools.validate.check import CheckResult, fail, ok
-from consumers.errors import ConfigError
+from millrace.app.tools.export.onnx_packages import require_packages
+from millrace.app.tools.validate.check import CheckResult, fail, ok
+from millrace.consumers.errors import ConfigError
 
 
 def export_check(formats: Sequence[str]) -> CheckResult:

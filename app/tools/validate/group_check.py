@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from app.settings import Settings
-from app.tools.validate.check import CheckResult, fail, ok, warn
-from consumers.errors import ConfigError
+from millrace.app.settings import Settings
+from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.consumers.errors import ConfigError
 
 _NAME = "group"
 

@@ -6,20 +6,20 @@ Connects as a start does, commits nothing and writes nothing.
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from app.service.announcing import SETTING
-from app.settings import Settings
-from app.settings.connection import kafka_history, kafka_options
-from app.tools.validate.check import CheckResult, fail, ok, skip, warn
-from app.tools.validate.record_check import sample_check
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.errors import ConfigError, MillraceError, TopicMissingError
-from consumers.kafka.grants import refused_group
-from consumers.kafka.options import KafkaOptions
-from consumers.kafka.positions import Earliest, Latest, Start
-from consumers.kafka.source import KafkaSource
-from consumers.kafka.topic_writer import TopicWriter
-from consumers.records import Partition
-from pipelines.stream.record_sample import RecordSample
+from millrace.app.service.announcing import SETTING
+from millrace.app.settings import Settings
+from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
+from millrace.app.tools.validate.record_check import sample_check
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.errors import ConfigError, MillraceError, TopicMissingError
+from millrace.consumers.kafka.grants import refused_group
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.positions import Earliest, Latest, Start
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.kafka.topic_writer import TopicWriter
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.record_sample import RecordSample
 
 _CONNECT_S = 10.0
 _STOP_S = 5.0

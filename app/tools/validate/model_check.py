@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from app.service.model_setup import (
+from millrace.app.service.model_setup import (
     examine,
     make_learner,
     model_file,
@@ -22,20 +22,20 @@ from app.service.model_setup import (
     trace,
     watched_of,
 )
-from app.settings import Settings
-from app.tools.validate.check import CheckResult, fail, ok, skip, warn
-from consumers.errors import ConfigError, MillraceError
-from pipelines.schema import Field
-from training.errors import ModelError
-from training.model.call.compiled_call import first_batch
-from training.model.learner import Learner
-from training.model.probes.probe_batches import Probe
-from training.model.probes.probe_rows import ReadSample
-from training.model.proof.proof import Finding
-from training.model.setup.build_errors import without_mean
-from training.model.setup.model_file import load
+from millrace.app.settings import Settings
+from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.pipelines.schema import Field
+from millrace.training.errors import ModelError
+from millrace.training.model.call.compiled_call import first_batch
+from millrace.training.model.learner import Learner
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes.probe_rows import ReadSample
+from millrace.training.model.proof.proof import Finding
+from millrace.training.model.setup.build_errors import without_mean
+from millrace.training.model.setup.model_code import OURS
+from millrace.training.model.setup.model_file import load
 
-_OURS = frozenset({"app", "consumers", "pipelines", "training"})
 _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
 
@@ -83,11 +83,9 @@ def build_checks(
 
 def _file_complaints(path: Path) -> Iterator[CheckResult]:
     """Complain about what the file should not do, although it imports."""
-    if ours := sorted(_imported(path) & _OURS):
+    if OURS in _imported(path):
         yield warn(
-            "model file",
-            f"it imports {', '.join(ours)}, which is millrace's own here and nothing for a model to build on; load "
-            "your own module of that name by another name",
+            "model file", "it imports millrace, of which any module may change with any version; write it without"
         )
     if _has_computed():
         yield warn(

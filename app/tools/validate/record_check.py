@@ -7,17 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.service.kept_sample import rows_of
-from app.service.sampling import Positions, read_between
-from app.settings import Settings, to_decoder, to_flood
-from app.tools.validate.check import CheckResult, fail, ok, warn
-from consumers.errors import ConfigError, MillraceError
-from consumers.kafka.source import KafkaSource
-from consumers.reasons import Reason
-from consumers.records import Chunk
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.stream.decode import Refused, decode_chunk
-from pipelines.stream.record_sample import RecordSample, sample_of
+from millrace.app.service.kept_sample import rows_of
+from millrace.app.service.sampling import Positions, read_between
+from millrace.app.settings import Settings, to_decoder, to_flood
+from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.stream.decode import Refused, decode_chunk
+from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 
 _NAME = "records"
 _SAMPLE = 400

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from app.api.authorization import is_loopback
-from app.api.tokens import Tokens
-from app.settings import Settings
-from app.settings.file_access import exposure
-from app.tools.validate.check import CheckResult, fail, ok, warn
-from consumers.errors import MillraceError
+from millrace.app.api.authorization import is_loopback
+from millrace.app.api.tokens import Tokens
+from millrace.app.settings import Settings
+from millrace.app.settings.file_access import exposure
+from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.consumers.errors import MillraceError
 
 _NAME = "tokens"
 

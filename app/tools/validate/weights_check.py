@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from app.service.first_weights import weight_table
-from app.settings import Settings
-from app.tools.validate.check import CheckResult, fail, ok, skip, warn
-from consumers.errors import MillraceError
-from training.model.learner import Learner
+from millrace.app.service.first_weights import weight_table
+from millrace.app.settings import Settings
+from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
+from millrace.consumers.errors import MillraceError
+from millrace.training.model.learner import Learner
 
 _NAME = "initial weights"
 

@@ -14,24 +14,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from consumers.errors import ConfigError, NotYetError
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.avro.lanes import Buffer, lanes_of
-from pipelines.formats.avro.nodes import AvroNode
-from pipelines.formats.avro.planner import Known, Planner, Want
-from pipelines.formats.avro.plans import Arrays, ColumnPlan
-from pipelines.formats.avro.writer_schema import known_of, node_of, parsed
-from pipelines.formats.shared.arrow_columns import Faults, arrow_type
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.empty_values import without_empty
-from pipelines.formats.shared.field_fits import LONGEST_DETAIL, SchemaFit
-from pipelines.formats.shared.paths import parse
-from pipelines.formats.shared.pieces import together
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.sources import distinct_fields
-from pipelines.formats.shared.text import LARGEST
-from pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
+from millrace.consumers.errors import ConfigError, NotYetError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
+from millrace.pipelines.formats.avro.nodes import AvroNode
+from millrace.pipelines.formats.avro.planner import Known, Planner, Want
+from millrace.pipelines.formats.avro.plans import Arrays, ColumnPlan
+from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
+from millrace.pipelines.formats.shared.arrow_columns import Faults, arrow_type
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.empty_values import without_empty
+from millrace.pipelines.formats.shared.field_fits import LONGEST_DETAIL, SchemaFit
+from millrace.pipelines.formats.shared.paths import parse
+from millrace.pipelines.formats.shared.pieces import together
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.formats.shared.text import LARGEST
+from millrace.pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
 
 _HEADER = 5
 """Bytes of Confluent's wire format before the value: a zero, and the number of the schema, big-endian."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from consumers.records import Int64s
-from pipelines.formats.avro.lanes import Lanes
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.avro.lanes import Lanes
 
 DEEPEST = 64
 """Records within records of the same type go no deeper; a value that does is refused."""

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
+from millrace.consumers.records import Int64s
 
 Mask = npt.NDArray[np.bool_]
 Uint64s = npt.NDArray[np.uint64]

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from consumers.records import Int64s
-from pipelines.formats.avro.lanes import Lanes
-from pipelines.formats.avro.nodes import AvroScalar
-from pipelines.formats.shared.arrow_columns import Show
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.avro.lanes import Lanes
+from millrace.pipelines.formats.avro.nodes import AvroScalar
+from millrace.pipelines.formats.shared.arrow_columns import Show
 
 Read = Callable[[Lanes, int], pa.Array]
 """Reads the values that begin so many bytes behind the lanes; those of varying length move the lanes behind it."""

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from consumers.records import Int64s
-from pipelines.formats.avro.item_blocks import (
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.avro.item_blocks import (
     DEEPEST,
     BrokenError,
     moved,
@@ -20,7 +20,7 @@ from pipelines.formats.avro.item_blocks import (
     walk_blocks,
     walk_values,
 )
-from pipelines.formats.avro.lanes import Lanes
+from millrace.pipelines.formats.avro.lanes import Lanes
 
 _NUMBERS = frozenset({"int", "long", "enum"})
 

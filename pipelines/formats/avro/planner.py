@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.formats.avro.leaves import Read, reader_of
-from pipelines.formats.avro.nodes import (
+from millrace.pipelines.formats.avro.leaves import Read, reader_of
+from millrace.pipelines.formats.avro.nodes import (
     AvroArray,
     AvroBackReference,
     AvroMap,
@@ -19,7 +19,7 @@ from pipelines.formats.avro.nodes import (
     AvroScalar,
     AvroUnion,
 )
-from pipelines.formats.avro.plans import (
+from millrace.pipelines.formats.avro.plans import (
     BranchesPlan,
     ColumnPlan,
     FieldsPlan,
@@ -29,9 +29,9 @@ from pipelines.formats.avro.plans import (
     LeafPlan,
     in_runs,
 )
-from pipelines.formats.shared.arrow_columns import Show
-from pipelines.formats.shared.field_fits import FieldFit
-from pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.field_fits import FieldFit
+from millrace.pipelines.formats.shared.paths import PathStep
 
 _Absent = tuple[str, pa.DataType, Any]
 """A source that a value does not have: its type, and the value in its place, None for null."""

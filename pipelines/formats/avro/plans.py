@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from consumers.records import Int64s
-from pipelines.formats.avro.item_blocks import places_of
-from pipelines.formats.avro.lanes import Lanes
-from pipelines.formats.avro.leaves import Read
-from pipelines.formats.avro.nodes import (
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.avro.item_blocks import places_of
+from millrace.pipelines.formats.avro.lanes import Lanes
+from millrace.pipelines.formats.avro.leaves import Read
+from millrace.pipelines.formats.avro.nodes import (
     AvroArray,
     AvroBackReference,
     AvroField,
@@ -24,7 +24,7 @@ from pipelines.formats.avro.nodes import (
     AvroScalar,
     AvroUnion,
 )
-from pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.arrow_columns import Show
 
 _NULL = AvroScalar("null", 0)
 Arrays = dict[str, pa.Array]

@@ -7,8 +7,8 @@ from typing import Any
 import fastavro
 from fastavro.schema import UnknownType
 
-from consumers.errors import ConfigError
-from pipelines.formats.avro.nodes import (
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.avro.nodes import (
     AvroArray,
     AvroBackReference,
     AvroField,
@@ -18,7 +18,7 @@ from pipelines.formats.avro.nodes import (
     AvroScalar,
     AvroUnion,
 )
-from pipelines.formats.avro.planner import Known
+from millrace.pipelines.formats.avro.planner import Known
 
 _DEEPEST = 16
 """Names of one path. A type that holds itself has no last one."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.errors import ConfigError
-from pipelines.formats.shared.sources import default_of, distinct_fields, flat_names, pad_of
-from pipelines.schema import CsvLayout, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.shared.sources import default_of, distinct_fields, flat_names, pad_of
+from millrace.pipelines.schema import CsvLayout, Field, Schema
 
 
 @dataclass(frozen=True, slots=True)

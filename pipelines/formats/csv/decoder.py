@@ -25,12 +25,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.csv.asked_columns import CsvField, places_of
-from pipelines.formats.csv.framing import Dialect
-from pipelines.formats.csv.look import CsvLook
-from pipelines.formats.shared.arrow_columns import (
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.csv.asked_columns import CsvField, places_of
+from millrace.pipelines.formats.csv.framing import Dialect
+from millrace.pipelines.formats.csv.look import CsvLook
+from millrace.pipelines.formats.shared.arrow_columns import (
     REASONS,
     Faults,
     Show,
@@ -40,12 +40,12 @@ from pipelines.formats.shared.arrow_columns import (
     read_lists,
     scalars,
 )
-from pipelines.formats.shared.number_texts import FALSE, TRUE, converted
-from pipelines.formats.shared.pieces import in_order, only_good, together
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.sources import empty_column
-from pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
-from pipelines.schema import Column, CsvLayout, Schema
+from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE, converted
+from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.sources import empty_column
+from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
+from millrace.pipelines.schema import Column, CsvLayout, Schema
 
 _SPARSE = 24
 """If more than one record in this many is read as texts, all are."""

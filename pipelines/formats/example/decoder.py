@@ -22,15 +22,24 @@ import pyarrow as pa
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.example.framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, Mask, far_lists, framed
-from pipelines.formats.example.parser import NO_FEATURES, ExampleParser, FeatureLists, ParseStop
-from pipelines.formats.shared.pieces import in_order, together
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.rules import broken_by_numbers, words_not_allowed
-from pipelines.formats.shared.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
-from pipelines.schema import Column, Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.example.framing import (
+    FLOATS,
+    INTS,
+    TEXTS,
+    JoinedExamples,
+    Kinds,
+    Mask,
+    far_lists,
+    framed,
+)
+from millrace.pipelines.formats.example.parser import NO_FEATURES, ExampleParser, FeatureLists, ParseStop
+from millrace.pipelines.formats.shared.pieces import in_order, together
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.rules import broken_by_numbers, words_not_allowed
+from millrace.pipelines.formats.shared.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
+from millrace.pipelines.schema import Column, Field, Schema
 
 _SLICE = 512
 """Records of which those with a fault are searched for at once: each that is found costs to parse half of them."""

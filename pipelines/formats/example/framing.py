@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
+from millrace.consumers.records import Int64s
 
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]

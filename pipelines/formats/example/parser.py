@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from consumers.records import Int64s
-from pipelines.formats.example.framing import FLOATS, INTS, TEXTS
-from pipelines.schema import Column
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.example.framing import FLOATS, INTS, TEXTS
+from millrace.pipelines.schema import Column
 
 _AT_ROW = re.compile(r"Index: (\d+)\.")
 _TYPES = {FLOATS: tf.float32, INTS: tf.int64, TEXTS: tf.string}

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.formats.image.images import image_in
-from pipelines.schema import Column, Field
+from millrace.pipelines.formats.image.images import image_in
+from millrace.pipelines.schema import Column, Field
 
 Mask = npt.NDArray[np.bool_]
 _SLICE = 64

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.formats.shared.arrow_columns import element_type, in_lists
-from pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
-from pipelines.formats.shared.paths import PathStep
-from pipelines.schema import Field
+from millrace.pipelines.formats.shared.arrow_columns import element_type, in_lists
+from millrace.pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
+from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.schema import Field
 
 
 class ArrowPaths:

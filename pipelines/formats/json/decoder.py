@@ -46,19 +46,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from consumers.records import Int64s
-from pipelines.formats.json.arrow_paths import ArrowPaths
-from pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
-from pipelines.formats.json.framing import FramedJson, framed
-from pipelines.formats.json.look import JsonLook, suspects_of
-from pipelines.formats.json.suspects import WholeNames, with_number, with_several_values
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.paths import is_envelope, parse
-from pipelines.formats.shared.pieces import together
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.sources import distinct_fields
-from pipelines.formats.shared.text import LARGEST, begins_of, is_utf8, joined, not_utf8, text_without, without
-from pipelines.schema import Schema
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.json.arrow_paths import ArrowPaths
+from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
+from millrace.pipelines.formats.json.framing import FramedJson, framed
+from millrace.pipelines.formats.json.look import JsonLook, suspects_of
+from millrace.pipelines.formats.json.suspects import WholeNames, with_number, with_several_values
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.paths import is_envelope, parse
+from millrace.pipelines.formats.shared.pieces import together
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.formats.shared.text import LARGEST, begins_of, is_utf8, joined, not_utf8, text_without, without
+from millrace.pipelines.schema import Schema
 
 _WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _MOST_ROWS = 50_000

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from consumers.reasons import Reason
-from pipelines.formats.json.framing import nesting, without_strings
-from pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
-from pipelines.formats.shared.paths import PathStep
-from pipelines.schema import DType, Field
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.json.framing import nesting, without_strings
+from millrace.pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
+from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.schema import DType, Field
 
 DEEPEST = 200
 """The deepest nesting of a record that is diagnosed. The parser itself has no limit, in memory or on the stack."""

@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from consumers.errors import NotYetError
-from consumers.reasons import Reason
-from pipelines.formats.json.decoder import JsonDecoder
-from pipelines.formats.shared.field_fits import SchemaFit
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.schema import JsonLayout, Schema
+from millrace.consumers.errors import NotYetError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.json.decoder import JsonDecoder
+from millrace.pipelines.formats.shared.field_fits import SchemaFit
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.schema import JsonLayout, Schema
 
 _HEADER = 5
 _KIND = "JSON"

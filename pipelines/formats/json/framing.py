@@ -11,11 +11,11 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.empty_values import empty_rows
-from pipelines.formats.shared.protocol import Refusal
-from pipelines.formats.shared.text import LARGEST, begins_of, joined
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.empty_values import empty_rows
+from millrace.pipelines.formats.shared.protocol import Refusal
+from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined
 
 _PIECE = 1 << 16
 _SPARSE = 24

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
-from pipelines.formats.json.suspects import with_several_values
-from pipelines.formats.shared.asked_fields import AskedField
-from pipelines.formats.shared.text import not_utf8
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.json.suspects import with_several_values
+from millrace.pipelines.formats.shared.asked_fields import AskedField
+from millrace.pipelines.formats.shared.text import not_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

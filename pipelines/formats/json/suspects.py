@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from consumers.records import Int64s
+from millrace.consumers.records import Int64s
 
 _OPENS, _CLOSES, _SPACE = ord("{"), ord("}"), ord(" ")
 

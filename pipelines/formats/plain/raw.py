@@ -12,14 +12,14 @@ from itertools import compress
 import numpy as np
 import numpy.typing as npt
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.empty_values import without_empty
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.rules import broken_by_numbers
-from pipelines.formats.shared.sources import distinct_fields
-from pipelines.schema import Column, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.empty_values import without_empty
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.rules import broken_by_numbers
+from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.schema import Column, Field, Schema
 
 
 class RawDecoder:

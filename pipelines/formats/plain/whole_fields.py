@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from pipelines.formats.shared.paths import VALUE, is_envelope
-from pipelines.schema import Field
+from millrace.pipelines.formats.shared.paths import VALUE, is_envelope
+from millrace.pipelines.schema import Field
 
 WHOLE_FORMATS = frozenset({"text", "bytes"})
 """The formats of records that are one value."""

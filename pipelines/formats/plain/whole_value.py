@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats.plain.whole_fields import whole_complaint
-from pipelines.formats.shared.pieces import only_good
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.rules import words_not_allowed
-from pipelines.formats.shared.sources import distinct_fields, empty_column
-from pipelines.formats.shared.text import is_utf8, joined
-from pipelines.schema import Column, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.plain.whole_fields import whole_complaint
+from millrace.pipelines.formats.shared.pieces import only_good
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.rules import words_not_allowed
+from millrace.pipelines.formats.shared.sources import distinct_fields, empty_column
+from millrace.pipelines.formats.shared.text import is_utf8, joined
+from millrace.pipelines.schema import Column, Schema
 
 
 class BytesDecoder:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumers.reasons import Reason
-from pipelines.formats.protobuf.message import DURATION, TIMESTAMP, MessagePath, MessageStep
-from pipelines.formats.shared.arrow_columns import Faults, Show, element_type
-from pipelines.schema import Field
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.protobuf.message import DURATION, TIMESTAMP, MessagePath, MessageStep
+from millrace.pipelines.formats.shared.arrow_columns import Faults, Show, element_type
+from millrace.pipelines.schema import Field
 
 _RANGES_MS = {
     TIMESTAMP: (-62_135_596_800_000, 253_402_300_799_999),

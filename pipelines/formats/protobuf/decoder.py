@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from consumers.errors import NotYetError
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
-from pipelines.formats.protobuf.frame import Header, described, header_of, indexes_of, number_of
-from pipelines.formats.protobuf.message_reader import MessageReader
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.empty_values import without_empty
-from pipelines.formats.shared.field_fits import SchemaFit
-from pipelines.formats.shared.pieces import together
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.sources import distinct_fields
-from pipelines.schema import ProtobufLayout, Schema, Schemas
+from millrace.consumers.errors import NotYetError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
+from millrace.pipelines.formats.protobuf.frame import Header, described, header_of, indexes_of, number_of
+from millrace.pipelines.formats.protobuf.message_reader import MessageReader
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.empty_values import without_empty
+from millrace.pipelines.formats.shared.field_fits import SchemaFit
+from millrace.pipelines.formats.shared.pieces import together
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.schema import ProtobufLayout, Schema, Schemas
 
 
 @dataclass(frozen=True, slots=True)

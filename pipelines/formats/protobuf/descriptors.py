@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 _COMPILE_S = 60
 _TOLD = 300

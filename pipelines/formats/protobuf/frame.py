@@ -2,10 +2,10 @@
 
 import subprocess
 
-from consumers.errors import ConfigError, NotYetError
-from pipelines.formats.protobuf.descriptors import compiled_texts
-from pipelines.formats.shared.field_fits import LONGEST_DETAIL
-from pipelines.schema import RegisteredSchema
+from millrace.consumers.errors import ConfigError, NotYetError
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts
+from millrace.pipelines.formats.shared.field_fits import LONGEST_DETAIL
+from millrace.pipelines.schema import RegisteredSchema
 
 _NUMBER_ENDS = 5
 """Bytes of a zero and the number of the schema, big-endian."""

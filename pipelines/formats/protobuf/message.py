@@ -14,11 +14,11 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, wrappers_pb2
 from google.protobuf.descriptor import FieldDescriptor as Kind
 
-from consumers.errors import ConfigError
-from pipelines.formats.shared.arrow_columns import element_type
-from pipelines.formats.shared.asked_fields import steps_of
-from pipelines.formats.shared.paths import PathStep
-from pipelines.schema import Field
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.shared.arrow_columns import element_type
+from millrace.pipelines.formats.shared.asked_fields import steps_of
+from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.schema import Field
 
 _PACKAGE = "millrace.asked"
 _WRAPPERS = wrappers_pb2.DESCRIPTOR

@@ -26,17 +26,17 @@ import pyarrow as pa
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.protobuf.arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
-from pipelines.formats.protobuf.message import AskedMessage, NoSuchFieldError
-from pipelines.formats.shared.arrow_columns import Show, arrow_type
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.field_fits import LONGEST_DETAIL, FieldFit
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.text import LARGEST, without
-from pipelines.schema import Field
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.protobuf.arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
+from millrace.pipelines.formats.protobuf.message import AskedMessage, NoSuchFieldError
+from millrace.pipelines.formats.shared.arrow_columns import Show, arrow_type
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.field_fits import LONGEST_DETAIL, FieldFit
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.text import LARGEST, without
+from millrace.pipelines.schema import Field
 
 _AT_ONCE = 256
 """Records that protobuf is asked about together: their bytes stay in memory until it has answered."""

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.rules import Mask, broken_by_numbers, words_not_allowed
-from pipelines.formats.shared.sources import empty_column
-from pipelines.schema import Column, DType, Field
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.rules import Mask, broken_by_numbers, words_not_allowed
+from millrace.pipelines.formats.shared.sources import empty_column
+from millrace.pipelines.schema import Column, DType, Field
 
 Faults = npt.NDArray[np.uint8]
 """A Show for each row."""

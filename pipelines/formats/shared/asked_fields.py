@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from consumers.errors import ConfigError
-from pipelines.formats.shared.paths import PathStep, parse
-from pipelines.schema import Field
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.shared.paths import PathStep, parse
+from millrace.pipelines.schema import Field
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.schema import Column, Field
+from millrace.pipelines.schema import Column, Field
 
 
 def indices_of(column: Column, field: Field) -> Column:

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.arrow_columns import REASONS, Faults, Show, read_column, read_lists
-from pipelines.formats.shared.pieces import only_good
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.sources import default_of, empty_column, pad_of
-from pipelines.schema import Column, Field
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.arrow_columns import REASONS, Faults, Show, read_column, read_lists
+from millrace.pipelines.formats.shared.pieces import only_good
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.sources import default_of, empty_column, pad_of
+from millrace.pipelines.schema import Column, Field
 
 Infinity: TypeAlias = Callable[[int, Field], Reason]
 """Of a row and a field that shows an infinity: whether it was written as such, or is a number too large."""

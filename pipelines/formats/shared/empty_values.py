@@ -6,9 +6,9 @@ from operator import length_hint
 
 import numpy as np
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.protocol import Refusal
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.protocol import Refusal
 
 
 def empty_rows(values: Sequence[bytes | None]) -> list[int]:

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.text import is_utf8
-from pipelines.schema import Column, TimeFormat
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.schema import Column, TimeFormat
 
 Mask = npt.NDArray[np.bool_]
 _OF_A_MS = {"us": 1_000, "ns": 1_000_000}

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.formats.shared.arrow_columns import Faults, Show
+from millrace.pipelines.formats.shared.arrow_columns import Faults, Show
 
 TRUE, FALSE = ("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0")
 _BLANKS = " \t"

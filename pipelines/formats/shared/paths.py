@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
 
 _TOKEN = re.compile(r"\\(?P<taken>.)|(?P<each>\[\])|(?P<dot>\.)|(?P<plain>[^\\.\[\]]+)|(?P<wrong>.)", re.DOTALL)
 VALUE = "$value"

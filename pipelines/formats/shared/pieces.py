@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 
 
 def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValues:

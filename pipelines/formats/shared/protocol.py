@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from consumers.reasons import Reason
-from consumers.records import Int64s
-from pipelines.formats.shared.field_fits import SchemaFit
-from pipelines.schema import Column, Schema
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.field_fits import SchemaFit
+from millrace.pipelines.schema import Column, Schema
 
 
 @dataclass(frozen=True, slots=True)

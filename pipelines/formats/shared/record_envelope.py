@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from consumers.reasons import Reason
-from consumers.records import Chunk, Headers, Int64s
-from pipelines.formats.shared.arrow_columns import Faults, Show, element_type
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.number_texts import converted
-from pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from pipelines.formats.shared.protocol import DecodedValues, Refusal
-from pipelines.formats.shared.text import is_utf8
-from pipelines.schema import Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Headers, Int64s
+from millrace.pipelines.formats.shared.arrow_columns import Faults, Show, element_type
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.number_texts import converted
+from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.schema import Field, Schema
 
 _NUMBERS: Mapping[Envelope, Callable[[Chunk], Int64s]] = {
     Envelope.TIMESTAMP: lambda chunk: chunk.timestamps,

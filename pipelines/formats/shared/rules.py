@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumers.reasons import Reason
-from pipelines.schema import Column, Field
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.schema import Column, Field
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,9 +9,9 @@ from typing import cast
 
 import numpy as np
 
-from consumers.errors import ConfigError
-from pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from pipelines.schema import Column, DType, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
+from millrace.pipelines.schema import Column, DType, Field, Schema
 
 _INTEGERS = frozenset({Envelope.TIMESTAMP, Envelope.PARTITION, Envelope.OFFSET})
 

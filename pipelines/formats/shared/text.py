@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from consumers.records import Int64s
+from millrace.consumers.records import Int64s
 
 LARGEST = 1 << 30
 """Bytes of one text. Arrow counts in 32 bits: a larger record is refused, a larger chunk is parsed in parts."""

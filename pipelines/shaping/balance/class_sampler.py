@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s, Partition
-from pipelines.shaping.followed_states import Taken
-from pipelines.shaping.options import PRIOR, BalanceOptions
-from pipelines.stream.offset_mix import mix
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.shaping.followed_states import Taken
+from millrace.pipelines.shaping.options import PRIOR, BalanceOptions
+from millrace.pipelines.stream.offset_mix import mix
 
 CLASS = "class"
 """The column of a record's class: its place among the classes, or their number for any other."""

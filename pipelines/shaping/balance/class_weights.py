@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.shaping.options import LABEL, PRIOR, BalanceOptions, number_of
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.options import LABEL, PRIOR, BalanceOptions, number_of
 
 
 class Output(StrEnum):

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.schema import Column, Field, Schema
-from pipelines.shaping.balance.class_sampler import CLASS, ClassSampler, salt_of
-from pipelines.shaping.followed_states import FollowedStates, Leading, Taken
-from pipelines.shaping.options import LABEL, BalanceOptions, number_of
-from pipelines.stream.blocks import BlockFacts
-from pipelines.stream.decode import Decoded
-from pipelines.stream.slices import Skipped, only
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.shaping.balance.class_sampler import CLASS, ClassSampler, salt_of
+from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
+from millrace.pipelines.shaping.options import LABEL, BalanceOptions, number_of
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped, only
 
 log = logging.getLogger(__name__)
 NAME = "resampling"

@@ -10,8 +10,8 @@ from itertools import repeat
 
 import numpy as np
 
-from consumers.records import Int64s
-from pipelines.schema import Column
+from millrace.consumers.records import Int64s
+from millrace.pipelines.schema import Column
 
 Key = int | bytes
 LONGEST_KEY = 64

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
-from pipelines.schema import Column
-from pipelines.shaping.followed_states import Taken
-from pipelines.shaping.windows.key_slots import Key, KeySlots, numbered
-from pipelines.shaping.windows.window_layout import WindowLayout
+from millrace.consumers.records import Int64s
+from millrace.pipelines.schema import Column
+from millrace.pipelines.shaping.followed_states import Taken
+from millrace.pipelines.shaping.windows.key_slots import Key, KeySlots, numbered
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
 
 KEYS = "keys"
 """The column of keys."""

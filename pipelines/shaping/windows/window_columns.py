@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
-from pipelines.schema import Column
+from millrace.consumers.records import Int64s
+from millrace.pipelines.schema import Column
 
 
 class WindowColumn:

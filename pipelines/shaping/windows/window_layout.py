@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from consumers.errors import ConfigError
-from pipelines.schema import Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.schema import Field, Schema
 
 TIMES = "times"
 _TEXT_BYTES = 48

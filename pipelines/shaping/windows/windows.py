@@ -12,16 +12,16 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s, Partition
-from pipelines.schema import Column
-from pipelines.shaping.followed_states import FollowedStates, Leading, Taken
-from pipelines.shaping.text_columns import packed, unpacked
-from pipelines.shaping.windows.key_slots import Key
-from pipelines.shaping.windows.key_windows import KEYS, KeyWindows, Windows
-from pipelines.shaping.windows.window_columns import GapColumn, WindowColumn
-from pipelines.shaping.windows.window_layout import TIMES, WindowLayout, of_feature, of_label
-from pipelines.stream.blocks import BlockFacts
-from pipelines.stream.decode import Decoded
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.schema import Column
+from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
+from millrace.pipelines.shaping.text_columns import packed, unpacked
+from millrace.pipelines.shaping.windows.key_slots import Key
+from millrace.pipelines.shaping.windows.key_windows import KEYS, KeyWindows, Windows
+from millrace.pipelines.shaping.windows.window_columns import GapColumn, WindowColumn
+from millrace.pipelines.shaping.windows.window_layout import TIMES, WindowLayout, of_feature, of_label
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.decode import Decoded
 
 log = logging.getLogger(__name__)
 NAME = "windows"

@@ -9,11 +9,18 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from app.api.operations import CHECK_TIMEOUT_S
-from app.api.rewind_planner import KAFKA_TIMEOUT_S
-from app.monitoring import checkpoint_models, command_models, event_models, export_models, lineage_models, models
+from millrace.app.api.operations import CHECK_TIMEOUT_S
+from millrace.app.api.rewind_planner import KAFKA_TIMEOUT_S
+from millrace.app.monitoring import (
+    checkpoint_models,
+    command_models,
+    event_models,
+    export_models,
+    lineage_models,
+    models,
+)
+from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import Client
-from training.telemetry.events import EventKind
 
 _DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.api import checkpoint_reads, operations, rewind_planner
-from consumers.errors import DataLossError
-from consumers.records import Partition
+from millrace.app.api import checkpoint_reads, operations, rewind_planner
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import SaveReason
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.errors import CheckpointError, ProfileBusyError, ProfileError
+from millrace.training.history.rewind import RewindPlan, plan_rewind
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.conftest import WaitFor
-from training.checkpoints import SaveReason
-from training.checkpoints.pins import Pins
-from training.errors import CheckpointError, ProfileBusyError, ProfileError
-from training.history.rewind import RewindPlan, plan_rewind
-from training.telemetry.phases import Phase
 
 COMMANDS: list[tuple[str, Any]] = [
     ("/checkpoints", None),

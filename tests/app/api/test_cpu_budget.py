@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.api.cpu_budget import MAX_WAITING, REFUSED_AFTER_S, UNLIMITED, CpuBudget, CpuBudgetOptions
-from app.api.problem_documents import ProblemError
+from millrace.app.api.cpu_budget import MAX_WAITING, REFUSED_AFTER_S, UNLIMITED, CpuBudget, CpuBudgetOptions
+from millrace.app.api.problem_documents import ProblemError
 
 
 class Thread:

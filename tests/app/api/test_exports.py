@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.service.exporting import ExportFigures
-from app.settings import load
+from millrace.app.service.exporting import ExportFigures
+from millrace.app.settings import load
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from tests.app.api_rig import CONFIG, Client, Rig, is_problem
 from tests.app.metrics_text import Scrape
 from tests.training.checkpoints.exports.test_version_folder import publish
-from training.checkpoints.exports.version_folder import VersionFolder
 
 
 @pytest.fixture

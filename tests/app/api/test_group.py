@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.monitoring.observer import Observation, Observer
-from app.monitoring.snapshot import take
-from app.monitoring.status import status_of
+from millrace.app.monitoring.observer import Observation, Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.status import status_of
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, Client, Rig, is_problem
 from tests.app.groups import group, member
-from training.telemetry.phases import Phase
 
 LED: list[tuple[str, Any]] = [
     ("/checkpoints", None),

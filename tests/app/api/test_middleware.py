@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.api import middleware
-from app.api.authorization import ReadOnlyAuthorizer, is_loopback
+from millrace.app.api import middleware
+from millrace.app.api.authorization import ReadOnlyAuthorizer, is_loopback
 from tests.app.api_rig import Client, Rig, is_problem
 
 MUTATING = [

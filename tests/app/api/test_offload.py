@@ -9,15 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from app.api import checkpoint_reads
-from app.api.checkpoint_reads import CheckpointReader
-from app.api.checkpoint_verification import MAX_VERIFICATIONS, VerificationQueue
-from app.api.offload import ignore_charge, run_on_thread
-from app.api.problem_documents import ProblemError
-from app.api.routes import docs
+from millrace.app.api import checkpoint_reads
+from millrace.app.api.checkpoint_reads import CheckpointReader
+from millrace.app.api.checkpoint_verification import MAX_VERIFICATIONS, VerificationQueue
+from millrace.app.api.offload import ignore_charge, run_on_thread
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.routes import docs
+from millrace.training.checkpoints.inspection import inspect
+from millrace.training.errors import MissingCheckpointError
 from tests.app.api_rig import Client, Rig
-from training.checkpoints.inspection import inspect
-from training.errors import MissingCheckpointError
 
 
 @pytest.mark.parametrize(("path", "made_by"), [("/docs", "StaticFiles"), ("/openapi.json", "JSONResponse")])

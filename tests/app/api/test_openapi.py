@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.api.authorization import ReadAuthorizer, TokenAuthorizer
-from app.api.tokens import Tokens
+from millrace.app.api.authorization import ReadAuthorizer, TokenAuthorizer
+from millrace.app.api.tokens import Tokens
 from tests.app.api_rig import Client, Rig
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.api.server import ApiServer
-from app.settings.sections.api import ApiSettings
-from consumers.errors import ConfigError
+from millrace.app.api.server import ApiServer
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.errors import ConfigError
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import Rig, is_problem, serving
-from training.telemetry.phases import Phase
 
 
 @pytest.fixture

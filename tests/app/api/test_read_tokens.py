@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api import middleware
-from app.api.authorization import LoopbackAuthorizer, ReadAuthorizer, TokenAuthorizer, is_open
-from app.api.server import ApiServer
-from app.api.tokens import Tokens
-from app.settings.sections.api import ApiSettings
-from consumers.errors import ConfigError
+from millrace.app.api import middleware
+from millrace.app.api.authorization import LoopbackAuthorizer, ReadAuthorizer, TokenAuthorizer, is_open
+from millrace.app.api.server import ApiServer
+from millrace.app.api.tokens import Tokens
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.errors import ConfigError
 from tests.app.api.readable import readable
 from tests.app.api_rig import Client, Rig, is_problem, serving
 

@@ -8,26 +8,26 @@ from typing import Any, cast
 
 import pytest
 
-from app.service.letters import await_letters
-from app.service.lifecycle_events import tell_ended
-from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterStatistics
-from consumers.errors import TopicMissingError
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.formats import make_decoder
-from pipelines.gates.flood import FloodGate, Judged
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.gates.schema_gate import SchemaGate
-from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.stream.decode import Refused, decode_chunk
+from millrace.app.service.letters import await_letters
+from millrace.app.service.lifecycle_events import tell_ended
+from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterStatistics
+from millrace.consumers.errors import TopicMissingError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.gates.flood import FloodGate, Judged
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.schema_gate import SchemaGate
+from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.stream.decode import Refused, decode_chunk
+from millrace.training.checkpoints import SaveReason
+from millrace.training.errors import CheckpointError
+from millrace.training.group.lockstep_trainer import _not_acknowledged
+from millrace.training.recovery.crash_guard import CrashLoop
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.pipelines.stream.test_decode import BARE, chunk_of
-from training.checkpoints import SaveReason
-from training.errors import CheckpointError
-from training.group.lockstep_trainer import _not_acknowledged
-from training.recovery.crash_guard import CrashLoop
-from training.telemetry.phases import Phase
 
 LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/checkpoints", "/checkpoints/0"]
 
@@ -35,7 +35,7 @@ LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/che
 @pytest.fixture
 def starting(rig: Rig) -> Iterator[Client]:
     """Serve a service that has only its settings yet."""
-    from app.service.service import RunOptions, Service
+    from millrace.app.service.service import RunOptions, Service
 
     service = Service(rig.service._loaded, RunOptions())
     client = Client(rig, service=service)

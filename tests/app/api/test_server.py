@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import http_protocol, middleware
-from app.api.server import ApiServer
-from app.settings.sections.api import ApiSettings
-from consumers.errors import ConfigError
+from millrace.app.api import http_protocol, middleware
+from millrace.app.api.server import ApiServer
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.errors import ConfigError
 from tests.app.api_rig import Rig, serving
 from tests.conftest import WaitFor
 

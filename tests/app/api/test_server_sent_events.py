@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import server_sent_events
-from app.api.server import ApiServer
+from millrace.app.api import server_sent_events
+from millrace.app.api.server import ApiServer
+from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import Rig, is_problem, serving
 from tests.conftest import WaitFor
-from training.telemetry.events import EventKind
 
 SSE = {"accept": "text/event-stream"}
 

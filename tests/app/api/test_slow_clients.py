@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import cpu_budget, http_protocol, listener
-from app.api.cpu_budget import UNLIMITED, CpuBudget
-from app.api.server import ApiServer
-from app.settings.sections.api import ApiSettings
+from millrace.app.api import cpu_budget, http_protocol, listener
+from millrace.app.api.cpu_budget import UNLIMITED, CpuBudget
+from millrace.app.api.server import ApiServer
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import Rig
 from tests.conftest import WaitFor
-from training.telemetry.events import EventKind
 
 MOST = 5
 NARROW = 4096

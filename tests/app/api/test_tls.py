@@ -16,13 +16,13 @@ import pytest
 from cryptography import x509
 from pydantic import ValidationError
 
-from app.api import http_protocol, server_certificate, tls_handshake
-from app.api.server import ApiServer
-from app.settings.file_access import exposure
-from app.settings.sections.api import ApiSettings, TlsSettings
-from app.tools.validate.certificate_check import certificate_check
-from app.tools.validate.check import CheckOutcome
-from consumers.errors import ConfigError
+from millrace.app.api import http_protocol, server_certificate, tls_handshake
+from millrace.app.api.server import ApiServer
+from millrace.app.settings.file_access import exposure
+from millrace.app.settings.sections.api import ApiSettings, TlsSettings
+from millrace.app.tools.validate.certificate_check import certificate_check
+from millrace.app.tools.validate.check import CheckOutcome
+from millrace.consumers.errors import ConfigError
 from tests.app.api_rig import Rig, serving
 from tests.app.certificates import Authority
 from tests.conftest import WaitFor
@@ -446,5 +446,5 @@ def test_no_more_than_some_failed_handshakes_a_minute_are_logged(
             with connected(server) as client:
                 client.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 rest(client)
-    lines = [one for one in caplog.records if one.name == "app.api.tls_handshake"]
+    lines = [one for one in caplog.records if one.name == "millrace.app.api.tls_handshake"]
     assert len(lines) <= 30

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import Headers
 
-from app.api.audit import COMMANDS, OUTCOMES
-from app.api.authorization import TokenAuthorizer
-from app.api.problem_documents import ProblemError
-from app.api.server import ApiServer
-from app.api.tokens import Tokens
-from app.settings.file_access import exposure
-from app.settings.sections.api import ApiSettings
-from consumers.errors import ConfigError
+from millrace.app.api.audit import COMMANDS, OUTCOMES
+from millrace.app.api.authorization import TokenAuthorizer
+from millrace.app.api.problem_documents import ProblemError
+from millrace.app.api.server import ApiServer
+from millrace.app.api.tokens import Tokens
+from millrace.app.settings.file_access import exposure
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.errors import ConfigError
+from millrace.training.errors import CheckpointError
 from tests.app.api_rig import Client, Rig, is_problem
 from tests.app.metrics_text import Scrape
-from training.errors import CheckpointError
 
 TOKEN = "correct-horse-battery-staple"
 OTHER = "another-token-of-another-client"
@@ -111,7 +111,7 @@ def test_the_sender_is_named_in_the_checkpoint_and_in_the_log(
     assert made.status_code == 201
     assert made.json()["checkpoint"]["ordered_by"] == "ops over HTTP"
     assert guarded.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by ops over HTTP"
-    taken, line, *paused = [record for record in caplog.records if record.name == "app.api.audit"]
+    taken, line, *paused = [record for record in caplog.records if record.name == "millrace.app.api.audit"]
     assert paused[-1].getMessage() == "POST /pause: 200, ordered by ops over HTTP"
     assert re.fullmatch("POST /checkpoints: taken as [0-9a-f]{12}, ordered by ops over HTTP", taken.getMessage())
     assert line.getMessage() == "POST /checkpoints: 201, ordered by ops over HTTP"
@@ -135,7 +135,7 @@ def test_a_command_is_logged_before_the_trainer_carries_it_out(
         return True
 
     rig.obeying.clear()
-    audit = logging.getLogger("app.api.audit")
+    audit = logging.getLogger("millrace.app.api.audit")
     audit.addFilter(note)
     try:
         with caplog.at_level(logging.INFO, audit.name):
@@ -152,10 +152,10 @@ def test_a_command_is_logged_before_the_trainer_carries_it_out(
 def test_a_refused_command_is_logged_without_what_was_sent(
     guarded: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("app.api.audit.refusals"), "filters", [])
+    monkeypatch.setattr(logging.getLogger("millrace.app.api.audit.refusals"), "filters", [])
     guarded.post("/checkpoints/canary-4711/restore", {"reason": "canary-4711"}, headers=bearing("canary-4711"))
     guarded.post("/checkpoints/canary-4711/restore?wait=canary-4711", headers=bearing(TOKEN))
-    lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("millrace.app.api.audit")]
     assert lines == [
         "a command from 127.0.0.1 was refused: 401 Unauthorized",
         "POST /checkpoints/{number}/restore: 422, ordered by ops over HTTP",
@@ -168,12 +168,14 @@ def test_no_flood_of_refusals_hides_the_outcome_of_a_command(
 ) -> None:
     for _ in range(40):
         guarded.post("/checkpoints")
-    turned_away = [record for record in caplog.records if record.name == "app.api.audit.refusals"]
+    turned_away = [record for record in caplog.records if record.name == "millrace.app.api.audit.refusals"]
     assert len(turned_away) <= 30
     rig.refuse_with = CheckpointError("no room")
     assert guarded.post("/checkpoints?wait=20s", headers=bearing(TOKEN)).status_code == 503
     assert guarded.post("/rewind", {"to": 99}, headers=bearing(TOKEN)).status_code == 404
-    told = [record for record in caplog.records if record.name == "app.api.audit" and hasattr(record, "status")]
+    told = [
+        record for record in caplog.records if record.name == "millrace.app.api.audit" and hasattr(record, "status")
+    ]
     assert [(record.getMessage(), record.levelname) for record in told] == [
         ("POST /checkpoints: 503, ordered by ops over HTTP", "WARNING"),
         ("POST /rewind: 404, ordered by ops over HTTP", "WARNING"),
@@ -214,7 +216,7 @@ def test_a_command_that_ends_in_an_internal_error_is_logged_and_counted(
     with monkeypatch.context() as broken:
         broken.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)
         is_problem(guarded.post("/pause", headers=bearing(TOKEN)), 500)
-    lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("millrace.app.api.audit")]
     assert lines == ["POST /pause: 500, ordered by ops over HTTP"]
     assert Scrape(guarded.get("/metrics").text).value("orders_total", order="pause", outcome="failed") == 1
 
@@ -269,7 +271,7 @@ def test_a_file_that_becomes_invalid_is_logged_once_and_ignored(
     (folder / "broken").write_text("canary with spaces")
     for _ in range(3):
         assert guarded.post("/pause", headers=bearing(TOKEN)).status_code == 200
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "app.api.tokens"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "millrace.app.api.tokens"]
     assert "holds what no header can carry" in line
     assert "canary" not in caplog.text
 

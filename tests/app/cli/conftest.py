@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from app.cli import main
+from millrace.app.cli import main
 
 
 @dataclass(frozen=True)

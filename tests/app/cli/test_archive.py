@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.tools.validate.archive_check import archive_check
-from consumers.archive.archive_store import Place
-from consumers.archive.stores import store_at
-from consumers.errors import ArchiveDamagedError, ConfigError, MillraceError
+from millrace.app.cli.command_list import application
+from millrace.app.tools.validate.archive_check import archive_check
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.errors import ArchiveDamagedError, ConfigError, MillraceError
 from tests.consumers.archive.records import chunk, shard_of
 
 CONFIG = """

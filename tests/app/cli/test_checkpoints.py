@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.cli.render.lineage import _fact
-from app.tools import rewind
-from consumers.errors import ConfigError, MillraceError
+from millrace.app.cli.command_list import application
+from millrace.app.cli.render.lineage import _fact
+from millrace.app.tools import rewind
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.training.checkpoints import Folder, FolderLease
+from millrace.training.checkpoints.manifest import FILE_NAME
+from millrace.training.checkpoints.sealed_json import seal, unseal
+from millrace.training.errors import MissingCheckpointError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
-from training.checkpoints import Folder, FolderLease
-from training.checkpoints.manifest import FILE_NAME
-from training.checkpoints.sealed_json import seal, unseal
-from training.errors import MissingCheckpointError
 
 ROOT = Path(__file__).parents[3]
 SKIPS = ["--skip", "clicks:0:22-24", "--skip", "clicks:1:12-12"]
@@ -158,7 +158,7 @@ def test_a_rewind_to_the_best_shows_which_and_why_and_goes_there(scored: str) ->
 
 
 def test_list_as_json_is_what_the_http_side_answers(config: str) -> None:
-    from app.monitoring.checkpoint_models import Checkpoint
+    from millrace.app.monitoring.checkpoint_models import Checkpoint
 
     answer = json.loads(run("list", "-c", config, "--json"))
     assert [Checkpoint(**one).number for one in answer["checkpoints"]] == [3, 2, 1, 0]
@@ -291,7 +291,7 @@ def test_an_invalid_checkpoint_number_is_a_usage_error(which: str, tmp_path: Pat
 
 def test_looking_loads_no_tensorflow(config: str) -> None:
     code = (
-        "import sys\nfrom app.cli.command_list import application\n"
+        "import sys\nfrom millrace.app.cli.command_list import application\n"
         "for words in (['list'], ['show', 'latest'], ['verify']):\n"
         "    application(['checkpoints', *words, '-c', sys.argv[1]], standalone_mode=False)\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
@@ -305,8 +305,8 @@ KERAS_WRITES_HDF5 = pytest.mark.filterwarnings("ignore:__array__ implementation:
 
 def write_weights(folder: Path, width: int) -> BaseException | None:
     """Publish a model of this width, write its weights by a model.py whose width is 4, and return the error."""
-    from training.model.setup.model_file import ModelFile, load
-    from training.model.variables import model_variables
+    from millrace.training.model.setup.model_file import ModelFile, load
+    from millrace.training.model.variables import model_variables
 
     (folder / "model.py").write_text(MODEL)
     wide = load(ModelFile(path=folder / "model.py", function="build_model", args={"width": width})).build()
@@ -320,8 +320,8 @@ def write_weights(folder: Path, width: int) -> BaseException | None:
 @pytest.mark.tensorflow
 @KERAS_WRITES_HDF5
 def test_weights_are_the_checkpoints_in_plain_keras(tmp_path: Path) -> None:
-    from training.model.setup.model_file import ModelFile, load
-    from training.model.variables import model_variables
+    from millrace.training.model.setup.model_file import ModelFile, load
+    from millrace.training.model.variables import model_variables
 
     assert write_weights(tmp_path, 4) is None
     fresh = load(ModelFile(path=tmp_path / "model.py", function="build_model")).build()

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from app.cli.command_list import VERBS, LazyCommands
-from app.cli.errors import ending
-from app.settings.errors import SettingsError
-from app.settings.file_access import exposure
-from app.version import version
-from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
+from millrace.app.cli.command_list import VERBS, LazyCommands
+from millrace.app.cli.errors import ending
+from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.file_access import exposure
+from millrace.app.version import version
+from millrace.consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
 from tests.app.checkpoint_history import config_in
 from tests.app.cli.conftest import Typed
 
 _ROOT = Path(__file__).parents[3]
-_COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
+_COMMAND = [sys.executable, "-c", "from millrace.app.cli import main; main()"]
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(_ROOT)}
 
 
@@ -62,7 +62,7 @@ def test_the_list_quotes_the_first_sentence_of_each_commands_help(name: str) -> 
 
 def test_help_imports_no_verb() -> None:
     code = (
-        "import sys\nfrom app.cli.command_list import VERBS, application\n"
+        "import sys\nfrom millrace.app.cli.command_list import VERBS, application\n"
         "application(['--help'], standalone_mode=False)\n"
         "print([verb.place for verb in VERBS.values() if verb.place.partition(':')[0] in sys.modules])"
     )
@@ -290,7 +290,7 @@ def test_a_shell_that_has_no_script_is_a_usage_error(typed: Typed) -> None:
 
 
 def test_importing_the_command_line_loads_no_stage() -> None:
-    code = "import sys, app.cli; print([m for m in sys.modules if m.partition('.')[0] in sys.argv])"
+    code = "import sys, millrace.app.cli; print([m for m in sys.modules if m.partition('.')[0] in sys.argv])"
     heavy = ["numpy", "tensorflow", "keras", "aiokafka", "fastapi", "pydantic", "pyarrow", "consumers", "training"]
     done = subprocess.run(
         [sys.executable, "-c", code, *heavy], capture_output=True, env=_ENVIRONMENT, timeout=60, check=True
@@ -344,7 +344,7 @@ def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        code = "from app.cli.errors import ending; raise SystemExit(ending(lambda: print('x' * 100)))"
+        code = "from millrace.app.cli.errors import ending; raise SystemExit(ending(lambda: print('x' * 100)))"
         done = subprocess.run(
             [sys.executable, "-c", code],
             stdout=writing,

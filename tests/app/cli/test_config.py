@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from app.cli.config import config
+from millrace.app.cli.config import config
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("bench/configs/*.yaml"), ROOT / "k8s" / "base" / "millrace.yaml"]

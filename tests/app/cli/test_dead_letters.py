@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.cli.render import dead_letters
-from app.cli.render.printable import printable
-from consumers.dead_letters import reader
-from consumers.dead_letters.reader import Letters, ReceivedLetter
-from consumers.dead_letters.redrive import Redrive, Redriven
-from consumers.records import Partition
+from millrace.app.cli.command_list import application
+from millrace.app.cli.render import dead_letters
+from millrace.app.cli.render.printable import printable
+from millrace.consumers.dead_letters import reader
+from millrace.consumers.dead_letters.reader import Letters, ReceivedLetter
+from millrace.consumers.dead_letters.redrive import Redrive, Redriven
+from millrace.consumers.records import Partition
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 CONFIG = """\

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.tools import rewind
-from consumers.errors import MillraceError
-from consumers.records import Partition
+from millrace.app.cli.command_list import application
+from millrace.app.tools import rewind
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease
+from millrace.training.checkpoints.lock_holder import holder_of
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
-from training.checkpoints import CheckpointStore, Folder, FolderLease
-from training.checkpoints.lock_holder import holder_of
 
 
 @pytest.fixture(autouse=True)

@@ -15,19 +15,19 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from app.api.server import ApiServer
-from app.cli.command_list import application
-from app.settings.sections.api import ApiSettings
-from app.tools.status.first_figures import has_figures
-from app.tools.status.sparkline import sparkline
-from app.tools.status.status_readings import StatusReadings
-from app.tools.status.status_view import drawn
-from consumers.errors import DataLossError, MillraceError
+from millrace.app.api.server import ApiServer
+from millrace.app.cli.command_list import application
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.app.tools.status.first_figures import has_figures
+from millrace.app.tools.status.sparkline import sparkline
+from millrace.app.tools.status.status_readings import StatusReadings
+from millrace.app.tools.status.status_view import drawn
+from millrace.consumers.errors import DataLossError, MillraceError
+from millrace.training.errors import CheckpointError, CorruptError, MissingCheckpointError
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, Rig
 from tests.app.groups import group, member
 from tests.typed import understood, verbs
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError
-from training.telemetry.phases import Phase
 
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",

@@ -1,9 +1,9 @@
 """What the log says of a run that has ended."""
 
-from app.monitoring.ending import ending_of
-from app.monitoring.snapshot import take
+from millrace.app.monitoring.ending import ending_of
+from millrace.app.monitoring.snapshot import take
+from millrace.training.checkpoints import SaveReason
 from tests.app.api_rig import P0, Rig
-from training.checkpoints import SaveReason
 
 
 def test_the_end_says_what_was_learnt_how_well_and_where_it_is_saved(rig: Rig) -> None:

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from app.monitoring.metrics.collector import ServiceCollector
-from app.monitoring.observer import Observation, Observer
-from app.monitoring.snapshot import Snapshot, take
-from app.monitoring.status import status_of
-from app.monitoring.throughput import throughput_of
+from millrace.app.monitoring.metrics.collector import ServiceCollector
+from millrace.app.monitoring.observer import Observation, Observer
+from millrace.app.monitoring.snapshot import Snapshot, take
+from millrace.app.monitoring.status import status_of
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.training.telemetry.group_report import GroupReport
+from millrace.training.telemetry.meter import Meterings
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, Rig
 from tests.app.groups import ADDRESSES, group, member
 from tests.app.metrics_text import Scrape
-from training.telemetry.group_report import GroupReport
-from training.telemetry.meter import Meterings
-from training.telemetry.phases import Phase
 
 
 class Scene:
@@ -56,7 +56,7 @@ def test_one_process_alone_shows_no_group(rig: Rig) -> None:
 
 def test_one_process_alone_loads_nothing_of_a_group() -> None:
     program = (
-        "import sys, app.run, app.api.server, app.cli.run, app.service.service\n"
+        "import sys, millrace.app.run, millrace.app.api.server, millrace.app.cli.run, millrace.app.service.service\n"
         "print([name for name in sys.modules if name.startswith(('training.group', 'app.service.group'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,17 +11,17 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from app.monitoring.verdict import ahead_of_guessing, how_well, in_words
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
-from training.model.call.metrics import preferred
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
-from training.recovery.isolation import Piece
-from training.telemetry.live_metrics import LiveMetrics, LiveSnapshot
-from training.telemetry.watched import choose_watched
-from training.trainer.metric_guesses import plan_of
-from training.trainer.scoring import sums_of
+from millrace.app.monitoring.verdict import ahead_of_guessing, how_well, in_words
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.metrics import preferred
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.recovery.isolation import Piece
+from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot
+from millrace.training.telemetry.watched import choose_watched
+from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.scoring import sums_of
 
 pytestmark = pytest.mark.tensorflow
 FEATURES, BATCH, BATCHES = 6, 128, 4

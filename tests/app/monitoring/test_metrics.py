@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
-from app.monitoring.metrics.catalogue import CATALOGUE, SECTIONS
-from app.monitoring.metrics.reference import reference
-from app.monitoring.problems import KINDS
-from consumers.reasons import Reason
+from millrace.app.monitoring.metrics.catalogue import CATALOGUE, SECTIONS
+from millrace.app.monitoring.metrics.reference import reference
+from millrace.app.monitoring.problems import KINDS
+from millrace.consumers.reasons import Reason
+from millrace.training.checkpoints import SaveReason
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, P1, Client, Rig
 from tests.app.metrics_text import Scrape, complaints
-from training.checkpoints import SaveReason
-from training.telemetry.phases import Phase
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ def scrape(api: Client) -> Scrape:
 
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    assert page == reference(), "run: python -m app.monitoring.metrics.reference > docs/metrics.md"
+    assert page == reference(), "run: python -m millrace.app.monitoring.metrics.reference > docs/metrics.md"
     assert all(f"| `{metric.name}` |" in page for metric in CATALOGUE.values())
 
 
@@ -96,7 +96,7 @@ def test_every_series_bears_the_models_name_and_stands_in_the_catalogue(api: Cli
 
 
 def test_a_service_that_starts_tells_what_it_knows_and_fakes_nothing(rig: Rig) -> None:
-    from app.service.service import RunOptions, Service
+    from millrace.app.service.service import RunOptions, Service
 
     client = Client(rig, service=Service(rig.service._loaded, RunOptions()))
     found = scrape(client)

@@ -7,18 +7,18 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from app.monitoring.metrics.collector import ServiceCollector
-from app.monitoring.metrics.metric import MODEL
-from app.monitoring.models import LagAnswer, Status, ThroughputAnswer
-from app.monitoring.observer import Observation, Observer
-from app.monitoring.snapshot import take
-from app.monitoring.status import lag_answer, status_of, throughput_answer
-from app.service.exporting import ExportFigures
+from millrace.app.monitoring.metrics.collector import ServiceCollector
+from millrace.app.monitoring.metrics.metric import MODEL
+from millrace.app.monitoring.models import LagAnswer, Status, ThroughputAnswer
+from millrace.app.monitoring.observer import Observation, Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.status import lag_answer, status_of, throughput_answer
+from millrace.app.service.exporting import ExportFigures
+from millrace.training.checkpoints import SaveReason
+from millrace.training.ledger.skips import Skip
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.groups import group, member
 from tests.app.metrics_text import Scrape
-from training.checkpoints import SaveReason
-from training.ledger.skips import Skip
 
 ANSWERS: Mapping[str, type[BaseModel]] = {"status": Status, "lag": LagAnswer, "throughput": ThroughputAnswer}
 SERIES: Mapping[str, str] = {

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from app.monitoring.health import ready
-from app.monitoring.observer import Observer
-from app.monitoring.snapshot import Snapshot, take
-from app.monitoring.status import status_of
-from app.monitoring.throughput import throughput_of
-from app.service.kafka_stream import StreamStatistics
-from consumers.kafka.statistics import OpenTransaction
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.monitoring.health import ready
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.snapshot import Snapshot, take
+from millrace.app.monitoring.status import status_of
+from millrace.app.monitoring.throughput import throughput_of
+from millrace.app.service.kafka_stream import StreamStatistics
+from millrace.consumers.kafka.statistics import OpenTransaction
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.training.telemetry.meter import Meterings
+from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer.board import Posting
 from tests.app.api_rig import P0, Rig
-from training.telemetry.meter import Meterings
-from training.telemetry.phases import Phase
-from training.trainer.board import Posting
 
 
 class Scene:

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.monitoring.observer import Observer
-from app.monitoring.problem_events import Noticing
-from app.monitoring.snapshot import Snapshot, take
-from consumers.reasons import Reason
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.problem_events import Noticing
+from millrace.app.monitoring.snapshot import Snapshot, take
+from millrace.consumers.reasons import Reason
+from millrace.training.telemetry.events import EventKind, Events, Severity
 from tests.app.api_rig import Rig
-from training.telemetry.events import EventKind, Events, Severity
 
 At = Callable[..., list[tuple[EventKind, str]]]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.monitoring.event_models import Stretch
-from app.monitoring.observer import Observer
-from app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory, Tier
-from app.monitoring.snapshot import take
+from millrace.app.monitoring.event_models import Stretch
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory, Tier
+from millrace.app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
 NAN = float("nan")

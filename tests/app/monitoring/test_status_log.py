@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from app.api.authorization import LoopbackAuthorizer
-from app.api.http_app import make_application
-from app.monitoring.observer import Observer
-from app.monitoring.snapshot import take
-from app.monitoring.status_log import StatusLog
-from app.service import logs
-from consumers.reasons import Reason
+from millrace.app.api.authorization import LoopbackAuthorizer
+from millrace.app.api.http_app import make_application
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.status_log import StatusLog
+from millrace.app.service import logs
+from millrace.consumers.reasons import Reason
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, Rig
-from training.telemetry.phases import Phase
 
 AWAY = "Kafka does not answer at localhost:9092. Nothing is lost: it continues by itself when Kafka is back."
 At = Callable[..., list[str]]
@@ -26,7 +26,7 @@ At = Callable[..., list[str]]
 
 @pytest.fixture(autouse=True)
 def _shown(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="app.monitoring.status_log")
+    caplog.set_level(logging.INFO, logger="millrace.app.monitoring.status_log")
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.ledger.skips import Skip
 from tests.app.api_rig import P1, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
-from training.ledger.skips import Skip
 
 SET_ASIDE = {reason: 10 * place for place, reason in enumerate(Reason, 1)}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.service.exporting import ExportFigures
-from app.settings import load
+from millrace.app.service.exporting import ExportFigures
+from millrace.app.settings import load
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import CONFIG, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 from tests.training.checkpoints.exports.test_version_folder import publish
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.telemetry.events import EventKind
 
 HELD_BACK = "accuracy is 0.25, and accuracy >= 0.5 is asked"
 

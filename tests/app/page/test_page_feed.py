@@ -7,8 +7,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from app.api import server_sent_events
-from app.monitoring import snapshot
+from millrace.app.api import server_sent_events
+from millrace.app.monitoring import snapshot
 from tests.app.api_rig import P0, Rig, serving
 from tests.browsing import SOON_MS, chromium
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.static_files import POLICY
+from millrace.app.api.static_files import POLICY
 from tests.app.api_rig import Client, is_problem
 
 ROOT = Path(__file__).parents[3]
@@ -75,13 +75,13 @@ def test_the_wheel_holds_the_page_and_its_build_gives_no_warning(tmp_path: Path)
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for package in ("app", "consumers", "pipelines", "training"):
-        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("app", "consumers", "millrace", "pipelines", "training"):
+        shutil.copytree(ROOT / package, tree / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
     done = subprocess.run(
         [sys.executable, "-c", build], cwd=tree, capture_output=True, text=True, check=True, timeout=120
     )
     wheel = zipfile.ZipFile(tree / "dist" / done.stdout.split()[-1])
-    docs = {f"app/page/docs/{path.name}" for path in (STATIC.parent / "docs").iterdir()}
-    assert {f"app/page/static/{name}" for name in NAMES} | docs <= set(wheel.namelist())
+    docs = {f"millrace/app/page/docs/{path.name}" for path in (STATIC.parent / "docs").iterdir()}
+    assert {f"millrace/app/page/static/{name}" for name in NAMES} | docs <= set(wheel.namelist())
     assert "importable" not in done.stdout + done.stderr, "the folder of the files is taken for a package"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import Rig, serving
 from tests.app.groups import group, member
 from tests.browsing import SOON_MS, chromium, grave
-from training.telemetry.phases import Phase
 
 
 @pytest.fixture(scope="module")

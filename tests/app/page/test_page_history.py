@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.monitoring.event_models import LastValue
-from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
+from millrace.app.monitoring.event_models import LastValue
+from millrace.app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
+from millrace.training.recovery.crash_guard import CrashLoop
+from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import P0, P1, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
-from training.recovery.crash_guard import CrashLoop
-from training.telemetry.events import EventKind
 
 Open = Callable[..., Page]
 DEAF = "**/{history,status,checkpoints,page/updates}*"

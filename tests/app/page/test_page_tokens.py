@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.settings.sections.api import ApiSettings
+from millrace.app.settings.sections.api import ApiSettings
 from tests.app.api_rig import Rig, serving
 from tests.browsing import SOON_MS, chromium, grave, is_complaint
 

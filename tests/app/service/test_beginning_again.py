@@ -9,8 +9,8 @@ from pathlib import Path
 
 PROGRAM = """\
 import os, sys
-from app.service.beginning_again import Again, begin_again
-from app.service.signals import Signals
+from millrace.app.service.beginning_again import Again, begin_again
+from millrace.app.service.signals import Signals
 
 signals = Signals()
 signals.install()

@@ -15,23 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from app.service.exporting import Exporting, ExportVerdict, RunExport
-from app.settings import Settings
+from millrace.app.service.exporting import Exporting, ExportVerdict, RunExport
+from millrace.app.settings import Settings
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.telemetry.events import Events
+from millrace.training.telemetry.meter import Meter
 from tests.app.checkpoint_history import folder_in, publish_history
 from tests.app.conftest import FIVE_LINES, LoadText
 from tests.conftest import WaitFor
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.pins import Pins
-from training.checkpoints.store import CheckpointStore
-from training.ledger.ledger import Ledger
-from training.telemetry.events import Events
-from training.telemetry.meter import Meter
 
 AUTOGROUP = Path("/proc/self/autogroup")
 GIVES_WAY = f"""
 import json, os, pathlib
-from app.tools.child_process.priority import give_way
+from millrace.app.tools.child_process.priority import give_way
 give_way()
 file = pathlib.Path({str(AUTOGROUP)!r})
 print(json.dumps({{"nice": os.nice(0), "session": file.read_text() if file.exists() else "", "already": False}}))
@@ -138,7 +138,7 @@ def test_the_log_says_what_becomes_of_each_export(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("app.service.exporting", "app.service.exporting.refusals"):
+    for name in ("millrace.app.service.exporting", "millrace.app.service.exporting.refusals"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])  # other tests have used up their lines
     runs, settings = Exports(), load_text(FIVE_LINES + EXPORT).settings
     published = runs.answer
@@ -158,7 +158,7 @@ def test_the_log_says_what_becomes_of_each_export(
     def said(line: str) -> bool:
         return line in [record.getMessage() for record in caplog.records]
 
-    caplog.set_level(logging.INFO, "app.service.exporting")
+    caplog.set_level(logging.INFO, "millrace.app.service.exporting")
     with exporting(settings, run, Events()) as thread:
         saved(0)
         saved(1, accuracy=0.25)
@@ -199,8 +199,8 @@ def priority() -> tuple[int, str]:
 
 
 def test_ten_exports_leave_the_priority_of_the_trainer_and_its_session(tmp_path: Path) -> None:
-    from app.tools.child_process.die_with_parent import dying_with_parent
-    from app.tools.export.child_process import ExportProcess
+    from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+    from millrace.app.tools.export.child_process import ExportProcess
 
     export, before = ExportProcess(tmp_path / "clicks.yaml"), priority()
     export._command = dying_with_parent([sys.executable, "-c", GIVES_WAY])  # as the verb does, without TensorFlow
@@ -222,7 +222,7 @@ def test_an_export_typed_in_a_terminal_leaves_the_priority_of_that_session() -> 
 def test_a_child_that_hangs_or_dies_is_ended_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, armed: str, why: str
 ) -> None:
-    from app.tools.export.child_process import ExportProcess
+    from millrace.app.tools.export.child_process import ExportProcess
     from tests.app.tools.export.exported_model import project
 
     folder = VersionFolder(project(tmp_path, saves=0).settings.export.path or tmp_path)
@@ -235,7 +235,7 @@ def test_a_child_that_hangs_or_dies_is_ended_and_leaves_nothing(
 
 
 def test_what_a_model_prints_is_not_taken_for_what_was_published() -> None:
-    from app.tools.export.child_process import published
+    from millrace.app.tools.export.child_process import published
 
     verdict = published('model: building\n{\n  "number": 3,\n  "already": false\n}\n')
     assert (verdict.manifest, verdict.already, verdict.error) == ({"number": 3, "already": False}, False, "")

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from app.service.kafka_stream import posting
-from consumers.dead_letters.backlog import BacklogOptions
-from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from consumers.errors import DeadLettersStopped
-from consumers.handoff import Handoff
-from consumers.kafka.options import KafkaOptions
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block
-from pipelines.stream.decode import DecodePool
-from pipelines.stream.feed import Feed, FeedOptions, Tick
+from millrace.app.service.kafka_stream import posting
+from millrace.consumers.dead_letters.backlog import BacklogOptions
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.errors import DeadLettersStopped
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(60)]
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.service.group_service import GroupService
-from app.service.kafka_stream import feed_options
-from app.service.service import RunOptions
-from app.settings import Loaded, load
-from consumers.errors import ConfigError
-from pipelines.stream.feed import FeedOptions
+from millrace.app.service.group_service import GroupService
+from millrace.app.service.kafka_stream import feed_options
+from millrace.app.service.service import RunOptions
+from millrace.app.settings import Loaded, load
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.stream.feed import FeedOptions
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = """\

@@ -9,25 +9,25 @@ from typing import cast
 import numpy as np
 import pytest
 
-from app.service.holding import STALLED_S, HeldBy, Holding, LearningHold
-from app.service.kafka_stream import posting
-from app.service.source_view import NotConnected
-from app.settings import Settings
-from app.settings.loading import load
-from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
-from consumers.handoff import Handoff
-from consumers.kafka.options import KafkaOptions
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.gates.flood import FloodGate, judged
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block
-from pipelines.stream.decode import DecodePool
-from pipelines.stream.feed import Feed, FeedOptions, Tick
+from millrace.app.service.holding import STALLED_S, HeldBy, Holding, LearningHold
+from millrace.app.service.kafka_stream import posting
+from millrace.app.service.source_view import NotConnected
+from millrace.app.settings import Settings
+from millrace.app.settings.loading import load
+from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.gates.flood import FloodGate, judged
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(60)]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.monitoring.observer import Observer
-from app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory
-from app.monitoring.snapshot import Snapshot, take
-from app.service.kept_history import FORMAT, KeptHistory, KeptTables, packed
+from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory
+from millrace.app.monitoring.snapshot import Snapshot, take
+from millrace.app.service.kept_history import FORMAT, KeptHistory, KeptTables, packed
+from millrace.training.checkpoints import Folder, FolderLease
+from millrace.training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
+from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, Rig
-from training.checkpoints import Folder, FolderLease
-from training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
-from training.telemetry.phases import Phase
 
 WaitFor = Callable[..., object]
 NEVER_S = 3600.0
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_used_is_left_out_and_stays_unless_it_is_damaged(
     why: str,
     stays: bool,
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.service.kept_history")
+    caplog.set_level(logging.INFO, logger="millrace.app.service.kept_history")
     term = filled(folder, learnt).lease.term
     path = folder.history_of(term)
     spoilt = spoil(path.read_bytes())
@@ -195,7 +195,7 @@ class Unwritable(SampleHistory):
 def test_an_unforeseen_error_is_counted_and_ends_no_keeping(
     folder: Folder, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.service.kept_history")
+    caplog.set_level(logging.INFO, logger="millrace.app.service.kept_history")
     curves, kept = Unwritable(), KeptHistory(Events(), 0.02)
     kept.attach(curves)
     lease = FolderLease.acquire(folder, "a test")
@@ -213,7 +213,7 @@ def test_an_unforeseen_error_is_counted_and_ends_no_keeping(
 def test_what_cannot_be_written_is_counted_and_logged_once_until_it_can(
     folder: Folder, learnt: Snapshot, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
 ) -> None:
-    caplog.set_level(logging.INFO, logger="app.service.kept_history")
+    caplog.set_level(logging.INFO, logger="millrace.app.service.kept_history")
     folder.create()
     folder.history.write_text("in the way")
     process = Process(folder, every_s=0.02)

@@ -15,9 +15,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
-from app.api.audit import Audit
-from app.service import logs
-from consumers.records import Partition
+from millrace.app.api.audit import Audit
+from millrace.app.service import logs
+from millrace.consumers.records import Partition
 
 
 @pytest.fixture
@@ -48,21 +48,23 @@ def test_an_order_is_written_down_however_little_is_said(stream: io.StringIO) ->
 
     logs.configure(form="json", level="error", stream=stream)
     asyncio.run(order())
-    logging.getLogger("app.service.service").info("not said")
+    logging.getLogger("millrace.app.service.service").info("not said")
     (line,) = as_json(stream)
     assert (line["by"], line["status"]) == ("ops over HTTP", 200)
 
 
 def test_a_json_line_holds_the_facts_and_the_extras(stream: io.StringIO) -> None:
     logs.configure(name="clicks", form="json", stream=stream)
-    logging.getLogger("consumers.handoff").info("took %d chunks", 3, extra={"partition": "clicks:0", "records": 7})
+    logging.getLogger("millrace.consumers.handoff").info(
+        "took %d chunks", 3, extra={"partition": "clicks:0", "records": 7}
+    )
     (line,) = as_json(stream)
     assert list(line) == ["ts", "level", "logger", "event", "name", "thread", "partition", "records"]
     assert line["ts"].endswith("Z")
     assert line | {"ts": ""} == {
         "ts": "",
         "level": "info",
-        "logger": "consumers.handoff",
+        "logger": "millrace.consumers.handoff",
         "event": "took 3 chunks",
         "name": "clicks",
         "thread": threading.current_thread().name,
@@ -159,7 +161,7 @@ def test_tensorflow_imported_before_or_after_changes_nothing(first: str) -> None
     code = f"""
 import logging
 {first}
-from app.service import logs
+from millrace.app.service import logs
 logs.configure(form="json")
 import tensorflow as tf, absl.logging
 logging.getLogger("app.x").info("ours")

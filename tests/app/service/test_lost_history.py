@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from app.service.lost_history import lost_history
-from app.settings import Settings
-from consumers.errors import DataLossError
-from consumers.records import Partition
+from millrace.app.service.lost_history import lost_history
+from millrace.app.settings import Settings
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Partition
 from tests.app.conftest import LoadText
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from app.service import native_log
+from millrace.app.service import native_log
 
 PREAMBLE = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
 ONEDNN = "I0000 00:00:1795359295.946652   21742 port.cc:153] oneDNN custom operations are on."
@@ -23,7 +23,9 @@ def _shown(caplog: pytest.LogCaptureFixture) -> None:
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [
-        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "app.service.native_log"
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "millrace.app.service.native_log"
     ]
 
 
@@ -63,8 +65,8 @@ def test_what_was_printed_is_logged_and_stderr_is_back_where_loading_raises(capl
 
 CODE = """
 import logging, sys
-from app.service import logs
-from app.service.native_log import load_tensorflow
+from millrace.app.service import logs
+from millrace.app.service.native_log import load_tensorflow
 logs.configure(form="json", level="{level}")
 load_tensorflow()
 import tensorflow as tf

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.service.phase_limits import SETTINGS, phase_limits
-from app.settings import Settings, load
-from training.telemetry.phases import Phase, PhaseLimits, Phases
+from millrace.app.service.phase_limits import SETTINGS, phase_limits
+from millrace.app.settings import Settings, load
+from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
 
 
 def _settings(folder: Path, **environ: str) -> Settings:

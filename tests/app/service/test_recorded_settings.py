@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.service.recorded_settings import hyperparameter_options
-from app.settings import Settings, load
-from app.tools.validate import CheckOutcome
-from app.tools.validate.checkpoint_check import folder_checks
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.settings import Settings, load
+from millrace.app.tools.validate import CheckOutcome
+from millrace.app.tools.validate.checkpoint_check import folder_checks
+from millrace.training.model.hyperparameters import OnChange
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import SCHEMA, mlp
 from tests.training.trainer_rig import Topic, running
-from training.model.hyperparameters import OnChange
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
 
 CONFIG = """\
 name: clicks

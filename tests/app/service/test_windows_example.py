@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.service.kept_sample import rows_of
-from app.service.model_setup import examine, make_learner, model_file, trace
-from app.settings import Settings, load, to_decoder, to_row_schema
-from consumers.records import Chunk, Partition
-from pipelines.stream.decode import Decoded, decode_chunk
-from pipelines.stream.record_sample import sample_of
-from training.model.setup.model_file import load as load_model
+from millrace.app.service.kept_sample import rows_of
+from millrace.app.service.model_setup import examine, make_learner, model_file, trace
+from millrace.app.settings import Settings, load, to_decoder, to_row_schema
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.pipelines.stream.record_sample import sample_of
+from millrace.training.model.setup.model_file import load as load_model
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 _PAGE = Path(__file__).parents[3] / "docs" / "shaping.md"

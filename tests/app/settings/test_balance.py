@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.service.row_shaping import row_states
-from app.settings.errors import SettingsError
+from millrace.app.service.row_shaping import row_states
+from millrace.app.settings.errors import SettingsError
 
 RESAMPLED: dict[str, Any] = {"target": {"0": 0.9, "1": 0.1}, "how": "resample"}
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.settings import load_kafka
-from app.settings.connection import kafka_options
-from app.settings.sections.kafka import KafkaSettings
-from consumers.errors import ConfigError
+from millrace.app.settings import load_kafka
+from millrace.app.settings.connection import kafka_options
+from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.consumers.errors import ConfigError
 
 CANARY = "canary-9c1d"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load, load_kafka
-from consumers.errors import ConfigError
+from millrace.app.settings import load, load_kafka
+from millrace.consumers.errors import ConfigError
 
 Problem = Callable[..., str]
 Problems = Callable[..., list[str]]

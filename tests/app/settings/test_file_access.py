@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.settings.file_access import exposure
+from millrace.app.settings.file_access import exposure
 
 
 def test_a_file_that_others_can_read_is_named_with_the_command_that_mends_it(token: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.settings import load, to_schema
-from app.settings.loading import leaves
-from app.settings.sections.checkpoints import Every
-from app.settings.spelling import dotted
-from consumers.kafka.positions import Ago, Offsets
-from consumers.records import Partition
-from pipelines.schema import Field, Schema, TimeFormat
+from millrace.app.settings import load, to_schema
+from millrace.app.settings.loading import leaves
+from millrace.app.settings.sections.checkpoints import Every
+from millrace.app.settings.spelling import dotted
+from millrace.consumers.kafka.positions import Ago, Offsets
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema, TimeFormat
 
 WITH_RECORDS = """\
 name: fraud
@@ -286,7 +286,7 @@ def test_what_is_dumped_loads_to_the_same_settings(load_text: Any) -> None:
 
 def test_importing_the_settings_loads_nothing_heavy() -> None:
     code = (
-        "import sys, app.settings, app.settings.connection; "
+        "import sys, millrace.app.settings, millrace.app.settings.connection; "
         "print([m for m in ('tensorflow', 'keras', 'aiokafka', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -8,17 +8,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from app.settings import Settings
-from app.settings.all_settings import models_in, settings_of
-from app.settings.json_schema import json_schema
-from app.settings.reference import reference
-from app.settings.spelling import flow
+from millrace.app.settings import Settings
+from millrace.app.settings.all_settings import models_in, settings_of
+from millrace.app.settings.json_schema import json_schema
+from millrace.app.settings.reference import reference
+from millrace.app.settings.spelling import flow
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == reference(), "run: python -m app.settings.reference > docs/configuration.md"
+    assert PAGE.read_text() == reference(), "run: python -m millrace.app.settings.reference > docs/configuration.md"
 
 
 @pytest.mark.parametrize("page", [PAGE, PAGE.parents[1] / "README.md"], ids=lambda page: page.name)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.settings.errors import SettingsError
-from app.settings.section import SettingError
-from app.settings.sections.scale import ScaleSettings
+from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.section import SettingError
+from millrace.app.settings.sections.scale import ScaleSettings
 
 
 @pytest.mark.parametrize(

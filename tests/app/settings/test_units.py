@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings.units import (
+from millrace.app.settings.units import (
     format_duration,
     format_size,
     parse_duration,

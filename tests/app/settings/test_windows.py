@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.settings import to_row_schema
-from app.settings.errors import SettingsError
+from millrace.app.settings import to_row_schema
+from millrace.app.settings.errors import SettingsError
 
 BY_USER: dict[str, Any] = {"length": 5, "by": "user", "lengths": "known", "gaps": "gaps"}
 FEATURES: dict[str, Any] = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.bench import _lines
-from app.settings.sections.scale import ScaleSettings
-from app.tools.bench.group_trial import _complete
-from app.tools.bench.measure import Interval, Trial
-from app.tools.bench.trial import set_apart
+from millrace.app.cli.bench import _lines
+from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.app.tools.bench.group_trial import _complete
+from millrace.app.tools.bench.measure import Interval, Trial
+from millrace.app.tools.bench.trial import set_apart
 from tests.app.conftest import FIVE_LINES, LoadText
 
 TRIAL = Trial(

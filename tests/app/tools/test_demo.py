@@ -16,26 +16,26 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.tools.child_process.supervisor import SupervisedProcess
-from app.tools.demo import drifting_stream
-from app.tools.demo import workspace as homes
-from app.tools.demo.accuracy_history import AccuracyHistory
-from app.tools.demo.demo import Demo, DemoOptions, Findings, start_broker, started
-from app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
-from app.tools.demo.errors import DemoError
-from app.tools.demo.report import report_of, summary
-from app.tools.demo.screen import screen_for
-from app.tools.demo.screen_view import View, as_line, drawn
-from app.tools.demo.witness_check import Witnesses, WitnessResult
-from app.tools.demo.workspace import Workspace
-from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
-from training.ledger.ledger import Ledger
-from training.ledger.offset_checksum import Evidence
+from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.demo import drifting_stream
+from millrace.app.tools.demo import workspace as homes
+from millrace.app.tools.demo.accuracy_history import AccuracyHistory
+from millrace.app.tools.demo.demo import Demo, DemoOptions, Findings, start_broker, started
+from millrace.app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
+from millrace.app.tools.demo.errors import DemoError
+from millrace.app.tools.demo.report import report_of, summary
+from millrace.app.tools.demo.screen import screen_for
+from millrace.app.tools.demo.screen_view import View, as_line, drawn
+from millrace.app.tools.demo.witness_check import Witnesses, WitnessResult
+from millrace.app.tools.demo.workspace import Workspace
+from millrace.app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.ledger.offset_checksum import Evidence
 
 END = 1300
 """Offsets of each partition that the checkpoint in these tests has settled; five or six of them all are bad."""

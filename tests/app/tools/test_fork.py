@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.service.checkpoint_policies import save_policy
-from app.service.model_setup import build_learner, live_metrics_of
-from app.service.provenance import provenance_of
-from app.service.recorded_settings import hyperparameter_options
-from app.settings import load
-from app.tools.fork import fork as fork_module
-from consumers.errors import MillraceError
-from consumers.failpoints import NAMES
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
+from millrace.app.cli.command_list import application
+from millrace.app.service.checkpoint_policies import save_policy
+from millrace.app.service.model_setup import build_learner, live_metrics_of
+from millrace.app.service.provenance import provenance_of
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.settings import load
+from millrace.app.tools.fork import fork as fork_module
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.failpoints import NAMES
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.ledger.skips import Skip
+from millrace.training.trainer.saving import Saving, SavingOptions
 from tests.faults.harness.fork_server import run_forked
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import Ledger
-from training.ledger.skips import Skip
-from training.trainer.saving import Saving, SavingOptions
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -12,23 +12,31 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.settings import Settings, load, to_decoder
-from app.tools.init import topic_sample
-from app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
-from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, label_by_name, likely_labels, likely_times
-from app.tools.init.columns import ColumnKind, columns_of
-from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
-from app.tools.init.drafted_config import DraftTarget, config_text, input_names
-from app.tools.init.drafted_model import model_text
-from app.tools.init.questions import asked_parts
-from app.tools.init.record_look import Look
-from app.tools.init.sequences import sequences_of
-from app.tools.init.topic_sample import look_at
-from consumers.errors import ConfigError, UnreachableError
-from consumers.kafka.options import KafkaOptions
-from consumers.records import Chunk, Partition
-from pipelines.stream.decode import decode_chunk
+from millrace.app.cli.command_list import application
+from millrace.app.settings import Settings, load, to_decoder
+from millrace.app.tools.init import topic_sample
+from millrace.app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
+from millrace.app.tools.init.column_roles import (
+    ChosenRoles,
+    Roles,
+    Task,
+    cast,
+    label_by_name,
+    likely_labels,
+    likely_times,
+)
+from millrace.app.tools.init.columns import ColumnKind, columns_of
+from millrace.app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
+from millrace.app.tools.init.drafted_config import DraftTarget, config_text, input_names
+from millrace.app.tools.init.drafted_model import model_text
+from millrace.app.tools.init.questions import asked_parts
+from millrace.app.tools.init.record_look import Look
+from millrace.app.tools.init.sequences import sequences_of
+from millrace.app.tools.init.topic_sample import look_at
+from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.stream.decode import decode_chunk
 
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 
@@ -342,8 +350,8 @@ def draft_of(values: list[bytes], label: str, task: Task, folder: Path) -> Setti
 
 
 def assert_the_model_starts(settings: Settings) -> None:
-    from app.service.model_setup import examine, make_learner, model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import examine, make_learner, model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     learner = make_learner(load_model(model_file(settings)), settings)
     assert all(finding.holds for finding in examine(learner))
@@ -458,8 +466,8 @@ def test_padding_changes_no_prediction_and_an_empty_list_has_one(tmp_path: Path)
     import numpy as np
     import tensorflow as tf
 
-    from app.service.model_setup import model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     rows = [{"n": [2.5, 3.5, 4.5][: number % 4], "t": ["a"] * (number % 3), "yes": number % 2} for number in range(60)]
     look = json_look(*rows)
@@ -720,8 +728,8 @@ def test_numbers_that_float32_would_make_coarse_are_scaled_in_float64(tmp_path: 
     import numpy as np
     import tensorflow as tf
 
-    from app.service.model_setup import model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     look = json_look(*SECONDS)
     roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("at",)))
@@ -751,8 +759,8 @@ def test_free_text_is_left_out_unless_it_is_named() -> None:
 
 @pytest.mark.tensorflow
 def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
-    from app.service.model_setup import examine, make_learner, model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import examine, make_learner, model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     look = json_look(*TEXTS)
     roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("text",)))
@@ -769,8 +777,8 @@ def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
 
 def decoded_rows(settings: Any, look: Look, learner: Any) -> Any:
     """Return a batch of the records as the model takes them."""
-    from pipelines.stream.record_sample import sample_of
-    from training.model.probes.probe_batches import Probe
+    from millrace.pipelines.stream.record_sample import sample_of
+    from millrace.training.model.probes.probe_batches import Probe
 
     sample = sample_of([decode_chunk(chunk_of_rows(look), to_decoder(settings.records))], settings.training.batch_size)
     assert sample is not None
@@ -829,8 +837,8 @@ def fraud(count: int) -> list[dict[str, Any]]:
 def test_drafted_model_finds_a_rare_class_after_few_records_of_it(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from app.service.model_setup import model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     rows, learnt = fraud(40_000), 28_000
     look = json_look(*rows[:4_000])
@@ -858,8 +866,8 @@ def test_drafted_model_finds_a_rare_class_after_few_records_of_it(tmp_path: Path
 def test_a_regression_with_outliers_learns_more_than_the_median(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from app.service.model_setup import model_file
-    from training.model.setup.model_file import load as load_model
+    from millrace.app.service.model_setup import model_file
+    from millrace.training.model.setup.model_file import load as load_model
 
     draw = random.Random(7)
 

@@ -17,21 +17,21 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from typer.testing import CliRunner
 
-from app.cli.command_list import application
-from app.settings import Settings, load, load_registry, to_decoder
-from app.tools.init import schema_options, topic_sample
-from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast
-from app.tools.init.columns import columns_of
-from app.tools.init.draft_files import Draft, write
-from app.tools.init.drafted_config import DraftTarget, config_text
-from app.tools.init.drafted_model import model_text
-from app.tools.init.record_look import Look
-from app.tools.init.schema_options import schema_hints
-from app.tools.init.topic_sample import look_at
-from consumers.errors import ConfigError, MillraceError
-from pipelines.formats.image.images import image_shape
-from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
-from pipelines.stream.decode import decode_chunk
+from millrace.app.cli.command_list import application
+from millrace.app.settings import Settings, load, load_registry, to_decoder
+from millrace.app.tools.init import schema_options, topic_sample
+from millrace.app.tools.init.column_roles import ChosenRoles, Roles, Task, cast
+from millrace.app.tools.init.columns import columns_of
+from millrace.app.tools.init.draft_files import Draft, write
+from millrace.app.tools.init.drafted_config import DraftTarget, config_text
+from millrace.app.tools.init.drafted_model import model_text
+from millrace.app.tools.init.record_look import Look
+from millrace.app.tools.init.schema_options import schema_hints
+from millrace.app.tools.init.topic_sample import look_at
+from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.pipelines.formats.image.images import image_shape
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.app.tools.test_init import assert_the_model_starts, chunk_of
 from tests.pipelines.formats.image.image_verdicts import JPEG, png
 from tests.pipelines.registry.test_registry import Server, serving, wait_until
@@ -354,7 +354,9 @@ def test_check_of_a_draft_with_images_prints_no_native_line(tmp_path: Path) -> N
     look = look_at(images, beside=[{"$header.kind": "ab"[number % 2]} for number in range(COUNT)])
     roles = cast(columns_of(look.rows), ChosenRoles(label="$header.kind"))
     write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
-    check = "import pathlib, app.tools.init.draft_check as it; it.verdicts_of(pathlib.Path('millrace.yaml'), [])"
+    check = (
+        "import pathlib, millrace.app.tools.init.draft_check as it; it.verdicts_of(pathlib.Path('millrace.yaml'), [])"
+    )
     environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {check}"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load
-from app.tools.init.arrival_rate import records_per_s
-from app.tools.init.column_roles import ChosenRoles, cast
-from app.tools.init.columns import columns_of
-from app.tools.init.drafted_config import DraftTarget, config_text
-from app.tools.init.pace import pace_for
-from app.tools.init.topic_sample import look_at
-from consumers.kafka.positions import Ago, Latest, Start
-from consumers.records import Partition
+from millrace.app.settings import load
+from millrace.app.tools.init.arrival_rate import records_per_s
+from millrace.app.tools.init.column_roles import ChosenRoles, cast
+from millrace.app.tools.init.columns import columns_of
+from millrace.app.tools.init.drafted_config import DraftTarget, config_text
+from millrace.app.tools.init.pace import pace_for
+from millrace.app.tools.init.topic_sample import look_at
+from millrace.consumers.kafka.positions import Ago, Latest, Start
+from millrace.consumers.records import Partition
 
 P, Q = Partition("t", 0), Partition("t", 1)
 HOUR_S, DAY_S = 3600, 86_400

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.local_broker import (
+from millrace.app.tools.local_broker import (
     DownloadError,
     ExtraMissingError,
     FolderInUseError,
@@ -23,10 +23,10 @@ from app.tools.local_broker import (
     LocalBrokerError,
     PortTakenError,
 )
-from app.tools.local_broker.jars import JarSet, cached_jars, kafka_jars
-from app.tools.local_broker.properties import server_properties
-from app.tools.local_broker.readiness import ready_cluster
-from consumers.errors import ConfigError
+from millrace.app.tools.local_broker.jars import JarSet, cached_jars, kafka_jars
+from millrace.app.tools.local_broker.properties import server_properties
+from millrace.app.tools.local_broker.readiness import ready_cluster
+from millrace.consumers.errors import ConfigError
 
 WaitFor = Callable[..., object]
 
@@ -104,7 +104,7 @@ def test_a_broker_dies_with_its_killed_parent(local: LocalBroker, wait_for: Wait
 
 def _start_and_abandon(folder: Path, *, dies_with_parent: bool) -> int:
     code = (
-        "import os, signal, sys; from app.tools.local_broker import LocalBroker\n"
+        "import os, signal, sys; from millrace.app.tools.local_broker import LocalBroker\n"
         f"LocalBroker(sys.argv[1], dies_with_parent={dies_with_parent}).start()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load
-from app.settings.environment import with_own
-from app.tools.local_group.group import FORCED, StopSignals, run_group
-from app.tools.local_group.places import Plan, plan_of
-from app.tools.local_group.worker import Worker
-from consumers.errors import ConfigError
-from training.telemetry.group_report import CHIEF
+from millrace.app.settings import load
+from millrace.app.settings.environment import with_own
+from millrace.app.tools.local_group.group import FORCED, StopSignals, run_group
+from millrace.app.tools.local_group.places import Plan, plan_of
+from millrace.app.tools.local_group.worker import Worker
+from millrace.consumers.errors import ConfigError
+from millrace.training.telemetry.group_report import CHIEF
 
 CONFIG = """\
 name: clicks

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.service.row_shaping import row_states
-from app.settings import Settings, load, to_decoder, to_row_schema
-from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
-from app.tools.pretrain.shaped_reading import require_order, shaped_reading
-from app.tools.pretrain.shard_sources import ShardSource, from_archive, split
-from app.tools.pretrain.topic_range import TopicRange
-from consumers.archive.shard_names import Format
-from consumers.archive.shards import Shard
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Ago, Now, Offsets
-from consumers.records import Chunk, Partition
-from pipelines.files.visits import Refusals, Visits
-from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Rows
-from pipelines.stream.decode import decode_chunk
+from millrace.app.service.row_shaping import row_states
+from millrace.app.settings import Settings, load, to_decoder, to_row_schema
+from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
+from millrace.app.tools.pretrain.shaped_reading import require_order, shaped_reading
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, split
+from millrace.app.tools.pretrain.topic_range import TopicRange
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Ago, Now, Offsets
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.files.visits import Refusals, Visits
+from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.consumers.archive import records
 
 pytestmark = pytest.mark.tensorflow

@@ -13,20 +13,27 @@ from pathlib import Path
 import pytest
 import typer
 
-from app.cli.pretrain import source_of
-from app.cli.pretrain_options import RangeOptions, SharingOptions
-from app.cli.render.epochs import EpochLines
-from app.settings import Settings, load, to_schema
-from app.tools.pretrain.inputs import InputOptions, chunks_of, reader_of, require_unused, served, training_blocks
-from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
-from app.tools.pretrain.topic_range import TopicRange, require_range
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_names import Format
-from consumers.errors import ConfigError
-from consumers.kafka.positions import Ago, Now
-from consumers.records import Partition
-from pipelines.files.service_dataset import ServiceJob
-from pipelines.files.visits import CountedShard, Refusals, Visits
+from millrace.app.cli.pretrain import source_of
+from millrace.app.cli.pretrain_options import RangeOptions, SharingOptions
+from millrace.app.cli.render.epochs import EpochLines
+from millrace.app.settings import Settings, load, to_schema
+from millrace.app.tools.pretrain.inputs import (
+    InputOptions,
+    chunks_of,
+    reader_of,
+    require_unused,
+    served,
+    training_blocks,
+)
+from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
+from millrace.app.tools.pretrain.topic_range import TopicRange, require_range
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import Ago, Now
+from millrace.consumers.records import Partition
+from millrace.pipelines.files.service_dataset import ServiceJob
+from millrace.pipelines.files.visits import CountedShard, Refusals, Visits
 from tests.consumers.archive import records
 from tests.pipelines.files.example_files import present
 

@@ -10,25 +10,25 @@ from time import time as now_s
 
 import pytest
 
-from app.cli.prove import _facts, _lines
-from app.settings import load
-from app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
-from app.tools.prove.group_kills import POINTS as GROUP_POINTS
-from app.tools.prove.group_kills import group_plan
-from app.tools.prove.kills import SAVE_POINTS, START_POINTS, TRAINER_POINTS, AfterSave, AtPoint, plan
-from app.tools.prove.prove import POINTS, ProofResult
-from app.tools.prove.random_records import Generated
-from app.tools.prove.sandbox_config import set_apart, set_group_apart
-from app.tools.traffic.single_writer import ExpectedPosition
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
-from pipelines.stream.decode import decode_chunk
+from millrace.app.cli.prove import _facts, _lines
+from millrace.app.settings import load
+from millrace.app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
+from millrace.app.tools.prove.group_kills import POINTS as GROUP_POINTS
+from millrace.app.tools.prove.group_kills import group_plan
+from millrace.app.tools.prove.kills import SAVE_POINTS, START_POINTS, TRAINER_POINTS, AfterSave, AtPoint, plan
+from millrace.app.tools.prove.prove import POINTS, ProofResult
+from millrace.app.tools.prove.random_records import Generated
+from millrace.app.tools.prove.sandbox_config import set_apart, set_group_apart
+from millrace.app.tools.traffic.single_writer import ExpectedPosition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.app.conftest import FIVE_LINES, LoadText
 from tests.pipelines.stream.test_decode import chunk_of
-from training.ledger.offset_checksum import Evidence
 
 RECORDS = 2000
 FIELDS = tuple(

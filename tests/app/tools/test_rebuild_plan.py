@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.rebuild.plan import BlockStep, Origin, SegmentEnds, steps_of
-from consumers.errors import DataLossError
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, Turn
-from pipelines.stream.decode import decode_chunk
-from pipelines.stream.offset_counts import OffsetCounts
-from pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
-from pipelines.stream.row_order import RotationOptions
+from millrace.app.tools.rebuild.plan import BlockStep, Origin, SegmentEnds, steps_of
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, Turn
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.pipelines.stream.offset_counts import OffsetCounts
+from millrace.pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.training.history.journal import Segment
+from millrace.training.history.journal_blocks import BlockRecorder
+from millrace.training.history.journal_chain import Chain
+from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.ledger import NAME, Ledger
+from millrace.training.ledger.skips import Skip
 from tests.properties.effort import tried
-from training.history.journal import Segment
-from training.history.journal_blocks import BlockRecorder
-from training.history.journal_chain import Chain
-from training.ledger.interventions import Interventions
-from training.ledger.ledger import NAME, Ledger
-from training.ledger.skips import Skip
 
 pytestmark = pytest.mark.row(34)
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))

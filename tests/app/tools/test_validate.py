@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings, load
-from app.settings.file_access import exposure
-from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
-from app.tools.validate.check import fail, ok, skip, warn
-from app.tools.validate.checkpoint_check import folder_checks
-from app.tools.validate.examination import examine_file
-from app.tools.validate.group_check import group_check
-from app.tools.validate.kafka_check import Bounds
-from app.tools.validate.record_check import Verdict, judged
-from app.tools.validate.token_check import tokens_check
-from consumers.errors import ConfigError, DataLossError, UnreachableError
-from consumers.reasons import Reason
-from pipelines.gates.flood_options import FloodOptions
+from millrace.app.settings import Settings, load
+from millrace.app.settings.file_access import exposure
+from millrace.app.tools.validate import CheckOutcome, CheckResult, exit_code_of
+from millrace.app.tools.validate.check import fail, ok, skip, warn
+from millrace.app.tools.validate.checkpoint_check import folder_checks
+from millrace.app.tools.validate.examination import examine_file
+from millrace.app.tools.validate.group_check import group_check
+from millrace.app.tools.validate.kafka_check import Bounds
+from millrace.app.tools.validate.record_check import Verdict, judged
+from millrace.app.tools.validate.token_check import tokens_check
+from millrace.consumers.errors import ConfigError, DataLossError, UnreachableError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.training.checkpoints import FolderLease
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
-from training.checkpoints import FolderLease
 
 
 def test_the_exit_code_is_that_of_the_worst_failure() -> None:
@@ -248,6 +248,6 @@ def test_the_line_about_the_group_comes_only_where_there_is_one(
 
 
 def first_two(path: Path) -> list[str]:
-    from app.tools.validate.examination import examine_file
+    from millrace.app.tools.validate.examination import examine_file
 
     return [check.name for check in islice(examine_file(path), 2)]

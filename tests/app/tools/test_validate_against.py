@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from app.service.first_weights import take_initial_weights
-from app.service.model_setup import make_learner, model_file
-from app.service.recorded_settings import hyperparameter_options
-from app.settings import Settings, load
-from app.tools.validate import CheckOutcome, CheckResult
-from app.tools.validate.examination import examine_against
-from app.tools.validate.weights_check import weights_checks
+from millrace.app.service.first_weights import take_initial_weights
+from millrace.app.service.model_setup import make_learner, model_file
+from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.settings import Settings, load
+from millrace.app.tools.validate import CheckOutcome, CheckResult
+from millrace.app.tools.validate.examination import examine_against
+from millrace.app.tools.validate.weights_check import weights_checks
+from millrace.training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
+from millrace.training.model.hyperparameters import Hyperparameters
+from millrace.training.model.setup.model_file import load as load_model
 from tests.app.checkpoint_history import config_in, folder_in
-from training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
-from training.model.hyperparameters import Hyperparameters
-from training.model.setup.model_file import load as load_model
 
 pytestmark = pytest.mark.tensorflow
 MODEL = """\

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.service.model_setup import build_learner
-from app.settings import Settings, load
-from app.tools.validate import CheckOutcome
-from app.tools.validate.model_check import model_checks
+from millrace.app.service.model_setup import build_learner
+from millrace.app.settings import Settings, load
+from millrace.app.tools.validate import CheckOutcome
+from millrace.app.tools.validate.model_check import model_checks
 from tests.app.checkpoint_history import config_in
 
 pytestmark = pytest.mark.tensorflow

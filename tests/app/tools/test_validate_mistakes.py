@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.validate import CheckOutcome, CheckResult
-from app.tools.validate.examination import examine_against
+from millrace.app.tools.validate import CheckOutcome, CheckResult
+from millrace.app.tools.validate.examination import examine_against
 from tests.app.checkpoint_history import config_in
 
 pytestmark = pytest.mark.tensorflow

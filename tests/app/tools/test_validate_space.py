@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from app.settings import load
-from app.tools.validate.check import CheckOutcome, CheckResult
-from app.tools.validate.checkpoint_check import folder_checks
+from millrace.app.settings import load
+from millrace.app.tools.validate.check import CheckOutcome, CheckResult
+from millrace.app.tools.validate.checkpoint_check import folder_checks
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 
 KEPT = 20

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.archive.archive_store import Place
+from millrace.consumers.archive.archive_store import Place
 
 
 @pytest.fixture(params=["folder", "s3"])

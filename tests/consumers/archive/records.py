@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_names import Format
-from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import Shard
-from consumers.fingerprints import Fingerprint
-from consumers.records import Chunk, Headers, Partition
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.archive.shards import Shard
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.records import Chunk, Headers, Partition
 
 CLICKS = Partition("clicks", 0)
 

@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from consumers.archive.archive_account import by_partition, prunable, remove
-from consumers.archive.archive_store import Place
-from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.archive.shard_names import Format
-from consumers.archive.shard_reader import pieces, read
-from consumers.archive.shards import leftovers, listing
-from consumers.kafka.chunking import empty_chunk
-from consumers.records import Partition
+from millrace.consumers.archive.archive_account import by_partition, prunable, remove
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.archiver import ArchiveOptions, Archiver
+from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.shard_reader import pieces, read
+from millrace.consumers.archive.shards import leftovers, listing
+from millrace.consumers.kafka.chunking import empty_chunk
+from millrace.consumers.records import Partition
 from tests.consumers.archive.records import CLICKS, chunk, never, shard_of
 from tests.consumers.archive.test_shards import offsets_read
 

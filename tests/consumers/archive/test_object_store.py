@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from consumers.archive import object_lock, object_store
-from consumers.archive.replay import ShardReplay
-from consumers.archive.shard_names import facts_name
-from consumers.archive.shard_reader import complaint_about, read
-from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import leftovers, listing, remove_leftovers, shard_at
-from consumers.archive.stores import store_at
-from consumers.errors import ArchiveAwayError, ArchiveBusyError, ConfigError
-from consumers.failpoints import VARIABLE
+from millrace.consumers.archive import object_lock, object_store
+from millrace.consumers.archive.replay import ShardReplay
+from millrace.consumers.archive.shard_names import facts_name
+from millrace.consumers.archive.shard_reader import complaint_about, read
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.archive.shards import leftovers, listing, remove_leftovers, shard_at
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.errors import ArchiveAwayError, ArchiveBusyError, ConfigError
+from millrace.consumers.failpoints import VARIABLE
 from tests.consumers.archive.records import CLICKS, chunk, never, shard_of
 from tests.consumers.archive.s3_server import S3Server
 from tests.consumers.archive.test_shards import offsets_read
@@ -166,7 +166,7 @@ def test_what_is_not_installed_is_named_and_a_folder_needs_no_fsspec() -> None:
     code = """
 import sys
 from pathlib import Path
-from consumers.archive.shards import listing
+from millrace.consumers.archive.shards import listing
 assert listing(Path("nowhere")) == []
 assert "fsspec" not in sys.modules
 sys.modules["s3fs"] = None

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_names import SUFFIXES, Format, facts_name
-from consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
-from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import listing, remove_leftovers, survey
-from consumers.archive.stores import store_at
-from consumers.errors import ArchiveDamagedError
-from consumers.failpoints import NAMES, VARIABLE
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_names import SUFFIXES, Format, facts_name
+from millrace.consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
+from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.archive.shards import listing, remove_leftovers, survey
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.errors import ArchiveDamagedError
+from millrace.consumers.failpoints import NAMES, VARIABLE
 from tests.consumers.archive.records import CLICKS, chunk, file_of, headers, key, never, shard_of, value
 
 POINTS = [name for name in NAMES if name.startswith("archive.")]

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import CountedOnly, DeadLetter
-from consumers.errors import DeadLettersStopped
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
+from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetter
+from millrace.consumers.errors import DeadLettersStopped
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 
 
 def letter(offset: int = 0, *, value: bytes | None = b"{", reason: Reason = Reason.MALFORMED) -> DeadLetter:

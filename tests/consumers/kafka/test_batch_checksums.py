@@ -11,8 +11,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.kafka import batch_checksums
-from consumers.kafka.batch_checksums import BatchChecksums, KeptRecords
+from millrace.consumers.kafka import batch_checksums
+from millrace.consumers.kafka.batch_checksums import BatchChecksums, KeptRecords
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
 _COVERED_AT = 17

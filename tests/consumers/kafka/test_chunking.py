@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.fingerprints import Fingerprint
-from consumers.kafka.chunking import chunk_of, empty_chunk, records_between
-from consumers.records import Headers, Partition
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.kafka.chunking import chunk_of, empty_chunk, records_between
+from millrace.consumers.records import Headers, Partition
 
 P = Partition("t", 0)
 

@@ -20,10 +20,10 @@ from aiokafka.producer.sender import Sender
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from consumers.kafka.client import KafkaClient
-from consumers.kafka.client_internals import buffered_bytes, take_commit_errors
-from consumers.kafka.options import KafkaOptions
-from consumers.records import Partition
+from millrace.consumers.kafka.client import KafkaClient
+from millrace.consumers.kafka.client_internals import buffered_bytes, take_commit_errors
+from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.records import Partition
 
 HERE = TopicPartition("clicks", 0)
 NOT_LEADER, UNKNOWN_PARTITION, NO_ERROR = 6, 3, 0

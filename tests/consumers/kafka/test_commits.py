@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.kafka.commits import Committing, Positions
-from consumers.records import Partition
+from millrace.consumers.kafka.commits import Committing, Positions
+from millrace.consumers.records import Partition
 
 PARTITION = Partition("clicks", 0)
 LINES = 10

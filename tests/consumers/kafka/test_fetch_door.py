@@ -21,9 +21,9 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.kafka.batch_checksums import KeptRecords
-from consumers.kafka.fetch_door import open_door
-from consumers.kafka.fetched_columns import FetchedColumns
+from millrace.consumers.kafka.batch_checksums import KeptRecords
+from millrace.consumers.kafka.fetch_door import open_door
+from millrace.consumers.kafka.fetched_columns import FetchedColumns
 
 HERE = TopicPartition("clicks", 0)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)

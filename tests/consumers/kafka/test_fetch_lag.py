@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from consumers.kafka.fetch_lag import lag_of, partition_lag
-from consumers.kafka.statistics import SourceMeter
-from consumers.records import Chunk, Partition
+from millrace.consumers.kafka.fetch_lag import lag_of, partition_lag
+from millrace.consumers.kafka.statistics import SourceMeter
+from millrace.consumers.records import Chunk, Partition
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from consumers.errors import HandoffBroken, HandoffEnded
-from consumers.handoff import Handoff
-from consumers.kafka import admission, fetching
-from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka.fetching import Fetching, Incarnation
-from consumers.kafka.options import KafkaOptions, OutOfRange
-from consumers.kafka.statistics import SourceMeter
-from consumers.records import Chunk, Headers, Partition
+from millrace.consumers.errors import HandoffBroken, HandoffEnded
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.kafka import admission, fetching
+from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from millrace.consumers.kafka.fetching import Fetching, Incarnation
+from millrace.consumers.kafka.options import KafkaOptions, OutOfRange
+from millrace.consumers.kafka.statistics import SourceMeter
+from millrace.consumers.records import Chunk, Headers, Partition
 
 A, B = Partition("clicks", 0), Partition("clicks", 1)
 LARGE_BYTES, SMALL_BYTES = 1 << 20, 3000

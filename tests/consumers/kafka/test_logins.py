@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers.errors import SourceError, UnreachableError
-from consumers.kafka import logins
-from consumers.kafka.logins import LoginDiagnosis, wrong_login
-from consumers.kafka.options import KafkaOptions
+from millrace.consumers.errors import SourceError, UnreachableError
+from millrace.consumers.kafka import logins
+from millrace.consumers.kafka.logins import LoginDiagnosis, wrong_login
+from millrace.consumers.kafka.options import KafkaOptions
 from tests.app.certificates import Authority
 
 HOUR_MS = 3_600_000

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.kafka.offset_lookup import resolve_start, resolve_until
-from consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.offset_lookup import resolve_start, resolve_until
+from millrace.consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start
+from millrace.consumers.records import Partition
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.kafka.positions import (
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.positions import (
     Ago,
     At,
     Committed,
@@ -18,7 +18,7 @@ from consumers.kafka.positions import (
     parse_start,
     parse_until,
 )
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 ZERO, ONE = Partition("clicks", 0), Partition("clicks", 1)
 

@@ -23,15 +23,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.tools.child_process.python_program import python_environment
-from app.tools.traffic.single_writer import ExpectedPosition, Verdict
-from consumers.archive.archive_account import by_partition
-from consumers.archive.archive_store import Place
-from consumers.archive.shard_names import facts_name, home_of
-from consumers.archive.shard_reader import complaint_about, read
-from consumers.archive.shards import Shard, survey
-from consumers.archive.stores import store_at
-from consumers.failpoints import NAMES, VARIABLE
+from millrace.app.tools.child_process.python_program import python_environment
+from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
+from millrace.consumers.archive.archive_account import by_partition
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shard_names import facts_name, home_of
+from millrace.consumers.archive.shard_reader import complaint_about, read
+from millrace.consumers.archive.shards import Shard, survey
+from millrace.consumers.archive.stores import store_at
+from millrace.consumers.failpoints import NAMES, VARIABLE
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.topics import Topic
 
@@ -42,8 +42,8 @@ _WITHIN_S = 300.0
 _LATEST_S = 5.0
 """When a kill at a random time comes at the latest, after the start of the process."""
 _PROGRAM = """
-from app.cli import main
-from consumers.archive import object_lock
+from millrace.app.cli import main
+from millrace.consumers.archive import object_lock
 object_lock.RENEW_S, object_lock.STALE_S, object_lock._LOOK_S = 0.5, 3.0, 0.2
 main()
 """

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError
 from tests.faults.campaigns import (
     archive_kills,
     exactness,

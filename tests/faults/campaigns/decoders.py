@@ -29,8 +29,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.settings.sections.records import RecordsSettings, to_decoder
-from pipelines.formats import Decoder
+from millrace.app.settings.sections.records import RecordsSettings, to_decoder
+from millrace.pipelines.formats import Decoder
 from tests.faults.campaigns.formats import LEARNT
 from tests.faults.harness.forms import Form, PoisonedStream
 from tests.faults.harness.image_form import IMAGES

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from app.settings import load, to_windows
-from app.tools.prove.errors import UnprovenError
-from consumers.failpoints import NAMES
+from millrace.app.settings import load, to_windows
+from millrace.app.tools.prove.errors import UnprovenError
+from millrace.consumers.failpoints import NAMES
 from tests.faults.harness import sequences, shaped_model, windowed_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run

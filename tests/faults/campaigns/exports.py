@@ -26,16 +26,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from consumers.failpoints import NAMES
-from consumers.records import Partition
+from millrace.consumers.failpoints import NAMES
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.manifest import FILE_NAME, read_manifest
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.topics import Topic
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import FILE_NAME, read_manifest
 
 POINTS = tuple(name for name in NAMES if name.startswith("export."))
 _LATEST_S = 8.0

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.tools.local_broker.topics import create_topic
-from app.tools.prove.waiting import PATIENCE_S
-from consumers.dead_letters.reader import newest_letters
-from consumers.kafka.options import KafkaOptions
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.prove.waiting import PATIENCE_S
+from millrace.consumers.dead_letters.reader import newest_letters
+from millrace.consumers.kafka.options import KafkaOptions
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.forms import FORMS, Form, PoisonedStream
 from tests.faults.harness.image_form import IMAGES

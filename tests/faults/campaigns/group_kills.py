@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.campaigns.group_strikes import deck
 from tests.faults.campaigns.group_striking import KEPT, Figures, OnStrike, Striking
 from tests.faults.campaigns.kills import broker
@@ -28,7 +29,6 @@ from tests.faults.harness.group import EMBEDDED, GroupOfProcesses
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
-from training.ledger.offset_checksum import Evidence
 
 PARTITIONS = 4
 _POISON = Mixture(share=0.004, kinds=QUIET)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import accumulate
 from random import Random
 
-from consumers.failpoints import NAMES
+from millrace.consumers.failpoints import NAMES
 
 
 class Role(StrEnum):

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from random import Random
 from typing import Any
 
-from app.tools.prove.campaign import spread
-from consumers.reasons import Reason
+from millrace.app.tools.prove.campaign import spread
+from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.group_strikes import PLACES, Kind, Opening, Role, Strike
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.process import Run

@@ -17,10 +17,10 @@ import uuid
 from pathlib import Path
 from random import Random
 
-from app.settings import load
-from app.tools.archive import archive
-from consumers.archive.shards import listing
-from consumers.kafka.positions import Now
+from millrace.app.settings import load
+from millrace.app.tools.archive import archive
+from millrace.consumers.archive.shards import listing
+from millrace.consumers.kafka.positions import Now
 from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, compare_ends, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.process import Run

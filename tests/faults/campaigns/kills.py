@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.topics import create_topic
-from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
-from app.tools.prove.kills import TRAINER_POINTS
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.prove.campaign import Campaign, Figures, SaveSchedule
+from millrace.app.tools.prove.kills import TRAINER_POINTS
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
 from tests.faults.campaigns import exactness, terms
 from tests.faults.harness.faults import KillMethod, plan
 from tests.faults.harness.kafka import Letter, committed, dead_letters

@@ -23,11 +23,19 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from consumers.records import Partition
-from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest, StoreOptions
-from training.checkpoints.manifest import FILE_NAME
-from training.checkpoints.policies import KeepLast
-from training.errors import AllCorruptError, CorruptError, NewerFormatError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import (
+    CheckpointStore,
+    Folder,
+    FolderLease,
+    PartState,
+    SaveReason,
+    SaveRequest,
+    StoreOptions,
+)
+from millrace.training.checkpoints.manifest import FILE_NAME
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.errors import AllCorruptError, CorruptError, NewerFormatError
 
 Parts = dict[str, PartState]
 _DTYPES = (

@@ -24,14 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from app.settings import load
-from app.tools.archive import archive
-from app.tools.child_process.python_program import millrace_command, python_environment
-from app.tools.prove.checkpoint_reader import STATE
-from app.tools.rewind import TypedRewind, rewind_or_send
-from consumers.archive.archive_store import Place
-from consumers.archive.shards import listing
-from consumers.kafka.positions import Now
+from millrace.app.settings import load
+from millrace.app.tools.archive import archive
+from millrace.app.tools.child_process.python_program import millrace_command, python_environment
+from millrace.app.tools.prove.checkpoint_reader import STATE
+from millrace.app.tools.rewind import TypedRewind, rewind_or_send
+from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.shards import listing
+from millrace.consumers.kafka.positions import Now
+from millrace.training.checkpoints.tensors import decode
 from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, apart, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.fork_server import run_forked
@@ -40,7 +41,6 @@ from tests.faults.harness.project import Project
 from tests.faults.harness.retention import delete_before
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
-from training.checkpoints.tensors import decode
 
 _BEFORE, _A_KILL = 2_000, 2_500
 """Records of each partition in each of the three parts of the run, and for each kill."""

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from consumers.errors import MillraceError
-from consumers.reasons import Reason
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.broker_disturbances import BrokerKilled, BrokerPaused, BrokerStopped

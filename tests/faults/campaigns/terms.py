@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.tools.prove.campaign import compared, spread
+from millrace.app.tools.prove.campaign import compared, spread
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker import LocalBroker
 from tests.faults.harness.waiting import wait_until
 
 

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.broker import free_port
 
 _START_S = 120.0
-_COMMAND = (sys.executable, "-c", "from app.cli import main; main()", "data-service")
+_COMMAND = (sys.executable, "-c", "from millrace.app.cli import main; main()", "data-service")
 
 
 class Server:

@@ -1,6 +1,6 @@
 """Faults: the ways in which a process is killed."""
 
-from app.tools.prove.kills import SAVE_POINTS, AfterSave, AfterStart, AtPoint, KillMethod, WhileLearning, plan
+from millrace.app.tools.prove.kills import SAVE_POINTS, AfterSave, AfterStart, AtPoint, KillMethod, WhileLearning, plan
 
 InSave = AtPoint
 

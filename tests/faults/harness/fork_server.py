@@ -24,10 +24,10 @@ from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from unittest import mock
 
-from app.tools.child_process.die_with_parent import die_with_parent
-from app.tools.child_process.python_program import millrace_command
-from app.tools.prove.trainer_process import ROOT
-from consumers import failpoints
+from millrace.app.tools.child_process.die_with_parent import die_with_parent
+from millrace.app.tools.child_process.python_program import millrace_command
+from millrace.app.tools.prove.trainer_process import ROOT
+from millrace.consumers import failpoints
 
 _KILLED_WITHIN_S = 60.0
 _PRELOADED = "tests.faults.harness.preloaded"
@@ -145,7 +145,7 @@ def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: 
     np.random.seed()  # the legacy generator is one state that every fork would share
     gc.unfreeze()
 
-    from app.cli import main
+    from millrace.app.cli import main
     from tests.faults.harness.proven import prove_once
 
     prove_once(notes)

@@ -16,8 +16,8 @@ from typing import Any
 import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
-from consumers.reasons import Reason
-from pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import WIDTH, ExpectedPosition, Verdict, good
 

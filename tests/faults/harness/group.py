@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.training.checkpoints.folder import Folder
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
-from training.checkpoints.folder import Folder
 
 _WITHIN_S = 180.0
 _LOOK_EVERY_S = 1.0

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.broker import free_port
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 from tests.faults.harness.forms import EMPTY, JSON, LABEL, Content, Form, Make, Poison
 from tests.faults.harness.project import FEATURES
 

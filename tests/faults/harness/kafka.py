@@ -1,5 +1,5 @@
 """What Kafka holds after a run: dead letters and committed offsets."""
 
-from app.tools.traffic.topic_reader import Letter, committed, dead_letters
+from millrace.app.tools.traffic.topic_reader import Letter, committed, dead_letters
 
 __all__ = ["Letter", "committed", "dead_letters"]

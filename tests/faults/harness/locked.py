@@ -26,9 +26,9 @@ from aiokafka.protocol.types import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.properties import HOST
 from tests.app.certificates import Authority
 
 USER = "trainer"

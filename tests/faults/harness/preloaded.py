@@ -2,13 +2,13 @@
 
 import gc
 
-import app.cli
-import app.run
-import app.service.logs
-import app.service.service
+import millrace.app.cli
+import millrace.app.run
+import millrace.app.service.logs
+import millrace.app.service.service
 import tests.faults.harness.proven
 
-__all__ = ["app", "tests"]
+__all__ = ["millrace", "tests"]
 
 gc.collect()
 gc.freeze()  # so that no fork copies pages only because the collector has looked at them

@@ -1,7 +1,7 @@
 """A real `millrace run` in a process of its own: started, asked, killed by its id."""
 
-from app.tools.prove.trainer_process import ROOT, start_python
-from app.tools.prove.trainer_process import Run as AnyRun
+from millrace.app.tools.prove.trainer_process import ROOT, start_python
+from millrace.app.tools.prove.trainer_process import Run as AnyRun
 from tests.faults.harness.fork_server import fork_trainer
 from tests.faults.harness.project import Project
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.training.checkpoints.folder import Folder
 from tests.faults.harness.records import WIDTH
 from tests.faults.harness.topics import Topic
-from training.checkpoints.folder import Folder
 
 _MODEL = Path(__file__).parent / "model.py"
 FEATURES = {

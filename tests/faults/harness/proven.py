@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from app.service import model_setup, service
-from app.settings import Settings
+from millrace.app.service import model_setup, service
+from millrace.app.settings import Settings
 
 _DECIDES = frozenset({"records", "model", "training", "balance", "windows", "reservoir"})
 """The sections of settings on which the outcome of a proof depends."""

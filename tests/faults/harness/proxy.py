@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-from app.tools.local_broker.properties import HOST
-from consumers.loop_thread import LoopThread
+from millrace.app.tools.local_broker.properties import HOST
+from millrace.consumers.loop_thread import LoopThread
 
 _PIECE = 16 * 1024
 _WITHIN_S = 10.0

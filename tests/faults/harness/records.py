@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.tools.traffic.single_writer import ExpectedPosition, Verdict
-from consumers.reasons import Reason
+from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
+from millrace.consumers.reasons import Reason
 
 __all__ = ["POISON", "WIDTH", "ExpectedPosition", "Mixture", "Verdict", "good"]
 WIDTH = 4

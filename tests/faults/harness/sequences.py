@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.traffic.single_writer import Verdict
-from consumers.reasons import Reason
+from millrace.app.tools.traffic.single_writer import Verdict
+from millrace.consumers.reasons import Reason
 from tests.faults.harness.records import USERS
 
 LENGTH = 6

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.tools.prove import checkpoint_reader
-from app.tools.prove.checkpoint_reader import Array, Contents
-from consumers.records import Partition
-from training.ledger.ledger import PartitionAccount
-from training.ledger.offset_checksum import Evidence
+from millrace.app.tools.prove import checkpoint_reader
+from millrace.app.tools.prove.checkpoint_reader import Array, Contents
+from millrace.consumers.records import Partition
+from millrace.training.ledger.ledger import PartitionAccount
+from millrace.training.ledger.offset_checksum import Evidence
 
 __all__ = ["Array", "Contents", "Shelf", "Statement"]
 

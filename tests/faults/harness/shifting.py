@@ -7,9 +7,9 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
-from app.tools.local_broker.topics import create_topic
-from app.tools.traffic.single_writer import Draws
-from consumers.errors import ConfigError
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.app.tools.traffic.single_writer import Draws
+from millrace.consumers.errors import ConfigError
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.waiting import wait_until
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 from tests.faults.harness.records import POISON, ExpectedPosition, Mixture, Verdict
 
 Poison = Callable[[ExpectedPosition, Random], bytes | None]

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.app.tools.local_broker.properties import HOST
 from tests.faults.harness.proxy import Proxy
 
 

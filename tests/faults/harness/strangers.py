@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer
 
-from consumers.loop_thread import LoopThread
+from millrace.consumers.loop_thread import LoopThread
 from tests.faults.harness.broker_disturbances import freeze
 from tests.faults.harness.process import Run
 

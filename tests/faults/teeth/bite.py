@@ -27,13 +27,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker import LocalBroker
 from tests.conftest import BOOTSTRAP, EAGER
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.teeth.protections import TEETH, Tooth
 
 PACKAGES = ("consumers", "pipelines", "training", "app")
-_IMPORTED = f"import {', '.join(PACKAGES)}; print(*(p.__file__ for p in ({', '.join(PACKAGES)})), sep='\\n')"
+_IMPORTED = "import millrace.app.cli; print(millrace.__file__, millrace.app.cli.__file__, sep='\\n')"
 _PLUGINS = ("no:cacheprovider", "tests.faults.matrix.rows", "tests.faults.teeth.within")
 _TO_END_S = 120.0
 """What pytest may take besides its tests, before it is killed."""
@@ -82,8 +82,8 @@ def copied(source: Path, tooth: Tooth | None = None) -> Iterator[Path]:
     """Copy a tree without one of its protections. Compiled files go with it, as the times of files do."""
     with tempfile.TemporaryDirectory(prefix="millrace-teeth-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder).resolve()
-        for name in (*PACKAGES, "tests"):
-            shutil.copytree(source / name, copy / name)
+        for name in (*PACKAGES, "millrace", "tests"):
+            shutil.copytree(source / name, copy / name, symlinks=True)
         shutil.copy(source / "pyproject.toml", copy)
         if tooth is not None:
             path = copy / tooth.file

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.files.tfrecord_frames import count_records
-from pipelines.files.visits import CountedShard
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.files.tfrecord_frames import count_records
+from millrace.pipelines.files.visits import CountedShard
+from millrace.pipelines.stream.blocks import Rows
 
 Features = Mapping[str, object]
 """Numbers or bytes by name, alone or in lists."""

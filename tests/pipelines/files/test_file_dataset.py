@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.files.file_dataset import FileBlocks, FileOptions
-from pipelines.files.shard_files import AT_ONCE, example_files
-from pipelines.files.tfrecord_frames import count_records
-from pipelines.files.visits import CountedShard, Refusals, Visits
-from pipelines.schema import Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.files.file_dataset import FileBlocks, FileOptions
+from millrace.pipelines.files.shard_files import AT_ONCE, example_files
+from millrace.pipelines.files.tfrecord_frames import count_records
+from millrace.pipelines.files.visits import CountedShard, Refusals, Visits
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.files.example_files import cut_short, example, present, write
 
 pytestmark = pytest.mark.tensorflow

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from consumers.reasons import Reason
-from pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
 
 Row: TypeAlias = dict[str, object]
 Outcome: TypeAlias = Row | tuple[Reason, str | None]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.formats import FORMATS
+from millrace.pipelines.formats import FORMATS
 from tests.pipelines.formats.decoder_conformance import (
     Case,
     Conformance,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
 from tests.pipelines.formats.decoder_conformance import Conformance
 from tests.pipelines.formats.verdicts import SUBJECTS, page
 

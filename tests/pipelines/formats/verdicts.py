@@ -7,9 +7,9 @@ import struct
 import sys
 from typing import Any
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import CsvLayout, Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.formats.avro.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.formats.example.example_verdicts import EXAMPLE

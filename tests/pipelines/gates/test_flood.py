@@ -2,15 +2,15 @@
 
 import pytest
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.formats import make_decoder
-from pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, judged
-from pipelines.gates.flood_options import FloodOptions
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import DecodePool
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, judged
+from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.training.ledger.skips import Skip
 from tests.pipelines.stream.test_decode import chunk_of
-from training.ledger.skips import Skip
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))

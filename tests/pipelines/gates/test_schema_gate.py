@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.formats.avro.decoder import AvroDecoder
-from pipelines.formats.json.framed import FramedJsonDecoder
-from pipelines.formats.protobuf.decoder import ProtobufDecoder
-from pipelines.formats.shared.field_fits import changes, in_a_sentence
-from pipelines.gates.schema_gate import NewSchema, SchemaGate
-from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.schema import AvroLayout, Field, JsonLayout, ProtobufLayout, RegisteredSchema, Schema
-from pipelines.stream.decode import Decoded, decode_chunk
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.formats.avro.decoder import AvroDecoder
+from millrace.pipelines.formats.json.framed import FramedJsonDecoder
+from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
+from millrace.pipelines.formats.shared.field_fits import changes, in_a_sentence
+from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
+from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.schema import AvroLayout, Field, JsonLayout, ProtobufLayout, RegisteredSchema, Schema
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.training.ledger.ledger import Skip
 from tests.pipelines.formats.avro.avro_verdicts import Registry, framed
 from tests.pipelines.formats.protobuf.protobuf_verdicts import framed as framed_message
 from tests.pipelines.stream.test_decode import chunk_of
-from training.ledger.ledger import Skip
 
 pytestmark = pytest.mark.row(39)
 

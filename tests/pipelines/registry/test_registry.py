@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from app.settings.sections.registry import RegistrySettings, to_registry
-from consumers.errors import NotYetError
-from pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
-from pipelines.registry.schemas import RegistrySchemas
-from pipelines.schema import RegisteredSchema
+from millrace.app.settings.sections.registry import RegistrySettings, to_registry
+from millrace.consumers.errors import NotYetError
+from millrace.pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
+from millrace.pipelines.registry.schemas import RegistrySchemas
+from millrace.pipelines.schema import RegisteredSchema
 from tests.app.certificates import Authority
 from tests.training.checkpoints.small_volume import small_volume
 

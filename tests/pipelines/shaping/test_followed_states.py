@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.errors import DataLossError
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.shaping.followed_states import FollowedStates, Taken
-from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows.windows import WindowStates
-from pipelines.stream.blocks import BlockFacts, Span
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.followed_states import FollowedStates, Taken
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.stream.blocks import BlockFacts, Span
 
 HERE = Partition("clicks", 0)
 

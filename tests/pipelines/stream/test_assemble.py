@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, CallTarget
-from pipelines.stream.decode import Decoded, Refused
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, CallTarget
+from millrace.pipelines.stream.decode import Decoded, Refused
+from millrace.pipelines.stream.row_order import RotationOptions
 
 SCHEMA = Schema(
     features=(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from pipelines.stream.assert_messages import note_assertion, noted, stated_by, stated_texts
+from millrace.pipelines.stream.assert_messages import note_assertion, noted, stated_by, stated_texts
 
 pytestmark = pytest.mark.tensorflow
 CANARY = 4711.0

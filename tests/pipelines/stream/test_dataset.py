@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import ConfigError, HandoffBroken
-from consumers.handoff import Handoff
-from consumers.records import Chunk, Partition
-from pipelines.formats.shared.protocol import DecodedValues
-from pipelines.schema import Column, Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.assert_messages import noted
-from pipelines.stream.blocks import Delivery, Rows
-from pipelines.stream.dataset import (
+from millrace.consumers.errors import ConfigError, HandoffBroken
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats.shared.protocol import DecodedValues
+from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.assert_messages import noted
+from millrace.pipelines.stream.blocks import Delivery, Rows
+from millrace.pipelines.stream.dataset import (
     TICK,
     DatasetOptions,
     Deliveries,
@@ -34,9 +34,9 @@ from pipelines.stream.dataset import (
     make_dataset,
     replica_rows,
 )
-from pipelines.stream.decode import DecodePool
-from pipelines.stream.feed import Feed, FeedOptions
-from pipelines.stream.preprocess_bypass import Suspect
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.stream.feed import Feed, FeedOptions
+from millrace.pipelines.stream.preprocess_bypass import Suspect
 
 pytestmark = pytest.mark.tensorflow
 

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from consumers.errors import NotYetError
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
-from pipelines.formats import DecodedValues, Decoder, make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import DecodePool, Refused, decode_chunk
+from millrace.consumers.errors import NotYetError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import DecodedValues, Decoder, make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import DecodePool, Refused, decode_chunk
 
 SCHEMA = Schema(
     features=(

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.errors import HandoffBroken
-from consumers.handoff import Handoff, Pick
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
-from pipelines.formats.plain.raw import RawDecoder
-from pipelines.formats.shared.protocol import DecodedValues, Decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, Turn
-from pipelines.stream.chunk_order import EventTimeOrder
-from pipelines.stream.decode import DecodePool, Refused
-from pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.errors import HandoffBroken
+from millrace.consumers.handoff import Handoff, Pick
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats.plain.raw import RawDecoder
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, Turn
+from millrace.pipelines.stream.chunk_order import EventTimeOrder
+from millrace.pipelines.stream.decode import DecodePool, Refused
+from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
+from millrace.pipelines.stream.row_order import RotationOptions
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)

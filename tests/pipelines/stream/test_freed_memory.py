@@ -13,9 +13,9 @@ pytestmark = [
 _ROOT = Path(__file__).parents[3]
 _PROGRAM = """
 import resource, threading
-from pipelines.stream.dataset import DatasetOptions, make_dataset
-from pipelines.stream.feed import Tick
-from pipelines.schema import Field, Schema
+from millrace.pipelines.stream.dataset import DatasetOptions, make_dataset
+from millrace.pipelines.stream.feed import Tick
+from millrace.pipelines.schema import Field, Schema
 
 class Ticks:
     error = None

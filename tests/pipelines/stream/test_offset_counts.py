@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from consumers.reasons import Reason
-from pipelines.stream.offset_counts import OffsetCounts
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.stream.offset_counts import OffsetCounts
 
 COUNTS = OffsetCounts(
     learnt=5,

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import Decoded, decode_chunk
-from pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
 
 SCHEMA = Schema(
     features=(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.blocks import Block, Turn
-from pipelines.stream.decode import Decoded
-from pipelines.stream.row_order import GRAIN, RotationOptions, shares
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.blocks import Block, Turn
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.row_order import GRAIN, RotationOptions, shares
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 PARTITIONS = P0, P1, P2 = Partition("clicks", 0), Partition("clicks", 1), Partition("refunds", 2)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from consumers.records import Partition
+from millrace.consumers.records import Partition
 
 LEARNT = "learnt"
 

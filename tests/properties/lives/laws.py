@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from consumers.records import Partition
-from pipelines.stream.record_balance import Balance
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.record_balance import Balance
+from millrace.training.ledger.account import PartitionAccount
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.line import Line
 from tests.properties.lives.log import GAP, LOST, identity
-from training.ledger.account import PartitionAccount
 
 Statistics = Mapping[Partition, PartitionAccount]
 

@@ -9,30 +9,30 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 
-from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import DeadLetter
-from consumers.failpoints import FailpointError
-from consumers.reasons import Reason
-from consumers.records import Partition
+from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
+from millrace.consumers.dead_letters.letter import DeadLetter
+from millrace.consumers.failpoints import FailpointError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, LeaseOptions, Manifest
+from millrace.training.checkpoints.manifest import SaveRequest
+from millrace.training.checkpoints.policies import EverySeconds, KeepLast
+from millrace.training.checkpoints.store import StoreOptions
+from millrace.training.commands import Commands
+from millrace.training.errors import CheckpointError
+from millrace.training.ledger.account import PartitionAccount
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.stream import StreamStart
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.meter import Meter
+from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from millrace.training.trainer.saving import Saving, SavingOptions
+from millrace.training.trainer.trainer import Trainer
 from tests.properties.lives.line import Line
 from tests.properties.lives.recorder import Recorder
 from tests.properties.lives.world import World
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, LeaseOptions, Manifest
-from training.checkpoints.manifest import SaveRequest
-from training.checkpoints.policies import EverySeconds, KeepLast
-from training.checkpoints.store import StoreOptions
-from training.commands import Commands
-from training.errors import CheckpointError
-from training.ledger.account import PartitionAccount
-from training.ledger.ledger import Ledger
-from training.stream import StreamStart
-from training.telemetry.baseline import BaselinePlan
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phase, Phases
-from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Trainer
 
 KEPT = 3
 DEATHS = (

@@ -8,16 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from consumers.handoff import Handoff
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
-from pipelines.stream.assemble import Assembler
-from pipelines.stream.blocks import Block, Delivery, Rows
-from pipelines.stream.decode import DecodePool, Refused
-from pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
+from millrace.consumers.handoff import Handoff
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.stream.assemble import Assembler
+from millrace.pipelines.stream.blocks import Block, Delivery, Rows
+from millrace.pipelines.stream.decode import DecodePool, Refused
+from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
+from millrace.training.stream import StreamEnded, StreamStart
 from tests.properties.lives.log import DECODER, SCHEMA
 from tests.properties.lives.world import World
-from training.stream import StreamEnded, StreamStart
 
 PutLetter = Callable[[Partition, int, Reason], None]
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from consumers.kafka.chunking import chunk_of, empty_chunk
-from consumers.records import Chunk, Headers, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
+from millrace.consumers.kafka.chunking import chunk_of, empty_chunk
+from millrace.consumers.records import Chunk, Headers, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
 
 GOOD, GAP, LOST = "good", "gap", "lost"
 NAN, RAISES = "bad update_not_finite", "bad step_raised"

@@ -18,10 +18,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumers.failpoints import FailpointError, arm
-from consumers.records import Partition
-from pipelines.stream.assemble import AssembleOptions
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.failpoints import FailpointError, arm
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.assemble import AssembleOptions
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.commands import Rewind, Save
+from millrace.training.errors import MissingCheckpointError, StepError
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.ledger.skips import Skip
 from tests.properties.lives import laws
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.life import DEATHS, Life
@@ -29,11 +34,6 @@ from tests.properties.lives.line import Line
 from tests.properties.lives.log import BAD, GAP, GOOD, LOST
 from tests.properties.lives.recorder import BATCH
 from tests.properties.lives.world import World
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.commands import Rewind, Save
-from training.errors import MissingCheckpointError, StepError
-from training.ledger.offset_checksum import Evidence
-from training.ledger.skips import Skip
 
 PARTITIONS = [Partition("clicks", number) for number in range(3)]
 COUNTS = st.integers(1, 9)

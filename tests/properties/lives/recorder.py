@@ -10,15 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines.shaping.options import ClassShares
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.shaping.options import ClassShares
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.checkpoints import PartState
+from millrace.training.model.call.compiled_call import CallResult
+from millrace.training.model.call.culprit_search import alone
+from millrace.training.model.call.witness import Witness
+from millrace.training.model.learner import Learner, Lesson
+from millrace.training.model.variables import VariablesPart, optimizer_variables, rates_of
 from tests.properties.lives.log import NAN, RAISES, Log
-from training.checkpoints import PartState
-from training.model.call.compiled_call import CallResult
-from training.model.call.culprit_search import alone
-from training.model.call.witness import Witness
-from training.model.learner import Learner, Lesson
-from training.model.variables import VariablesPart, optimizer_variables, rates_of
 
 BATCH = 2
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.assemble import AssembleOptions
-from pipelines.stream.row_order import RotationOptions
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.assemble import AssembleOptions
+from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.training.checkpoints import Manifest
 from tests.properties.lives.log import Log
-from training.checkpoints import Manifest
 
 
 @dataclass

@@ -7,9 +7,17 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from consumers.failpoints import arm
-from consumers.records import Partition
-from training.checkpoints import CheckpointStore, Folder, FolderLease, LeaseOptions, PartState, SaveReason, SaveRequest
+from millrace.consumers.failpoints import arm
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import (
+    CheckpointStore,
+    Folder,
+    FolderLease,
+    LeaseOptions,
+    PartState,
+    SaveReason,
+    SaveRequest,
+)
 
 QUICK = LeaseOptions(renew_every=0.1, stale_after=1.0, poll_every=0.02)
 PARTITION = Partition("clicks", 0)

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from consumers.failpoints import NAMES, VARIABLE
-from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, LeaseOptions
-from training.checkpoints.fencing import Terms
-from training.errors import CorruptError, FolderBusyError
+from millrace.consumers.failpoints import NAMES, VARIABLE
+from millrace.training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, LeaseOptions
+from millrace.training.checkpoints.fencing import Terms
+from millrace.training.errors import CorruptError, FolderBusyError
 
 ROOT = Path(__file__).parents[3]
 WINDOWS = sorted(name for name in NAMES if name.startswith("save."))
@@ -23,9 +23,9 @@ TERMS = sorted(name for name in NAMES if name.startswith("term."))
 TRAINER = """
 import os, sys, threading, numpy as np
 from pathlib import Path
-from consumers.records import Partition
-from training.checkpoints import *
-from training.errors import PassedError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import *
+from millrace.training.errors import PassedError
 
 folder = Folder(Path(sys.argv[1]))
 lease = LeaseOptions(renew_every=float(sys.argv[3]), stale_after=1.0, poll_every=0.02)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from consumers.durable_files import sync_folder
-from training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, pruning, publication
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.policies import KeepLast
-from training.errors import CheckpointError, PassedError
+from millrace.consumers.durable_files import sync_folder
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, pruning, publication
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.errors import CheckpointError, PassedError
 
 
 def broken() -> OSError:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.failpoints import arm
+from millrace.consumers.failpoints import arm
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, StoreOptions
+from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.errors import CheckpointError
 from tests.training.checkpoints.small_volume import small_volume
-from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, StoreOptions
-from training.checkpoints.manifest import Manifest
-from training.errors import CheckpointError
 
 pytestmark = pytest.mark.row(16)
 TMPFS_BYTES = 1 << 20

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.failpoints import NAMES, VARIABLE, arm
-from pipelines.stream.blocks import BlockFacts
+from millrace.consumers.failpoints import NAMES, VARIABLE, arm
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, StoreOptions
+from millrace.training.checkpoints.in_flight import StartRecord
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.errors import NoRoomError
 from tests.training.checkpoints.small_volume import small_volume
-from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, StoreOptions
-from training.checkpoints.in_flight import StartRecord
-from training.checkpoints.policies import KeepLast
-from training.errors import NoRoomError
 
 pytestmark = pytest.mark.row(29)
 VOLUME = 16_000_000
@@ -231,8 +231,8 @@ TRAINER = """
 import sys
 from pathlib import Path
 from tests.training.checkpoints.test_full_volume import opened, state
-from training.checkpoints import Folder, SaveReason, SaveRequest
-from consumers.records import Partition
+from millrace.training.checkpoints import Folder, SaveReason, SaveRequest
+from millrace.consumers.records import Partition
 
 lease, store = opened(Folder(Path(sys.argv[1])), keep=1)
 newest = store.newest()

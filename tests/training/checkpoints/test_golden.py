@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from millrace.training.checkpoints import CheckpointStore, Folder
+from millrace.training.checkpoints.manifest import FORMAT
+from millrace.training.ledger.offset_checksum import Evidence
 from tests.training.checkpoints.golden.make import RECORDS, SKIPPED, in_memory, make, tiny
 from tests.training.trainer_rig import P0, P1, RigOptions, Run, Topic
-from training.checkpoints import CheckpointStore, Folder
-from training.checkpoints.manifest import FORMAT
-from training.ledger.offset_checksum import Evidence
 
 pytestmark = pytest.mark.tensorflow
 HERE = Path(__file__).parent / "golden"

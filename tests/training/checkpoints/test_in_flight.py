@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.checkpoints import Folder
-from training.checkpoints.in_flight import Range, StartRecord, deaths, forget
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints import Folder
+from millrace.training.checkpoints.in_flight import Range, StartRecord, deaths, forget
 
 ROOT = Path(__file__).parents[3]
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
@@ -20,7 +20,7 @@ PROCESS = """
 import os, signal, sys
 from pathlib import Path
 from tests.training.checkpoints.test_in_flight import P0, P1, block
-from training.checkpoints.in_flight import StartRecord
+from millrace.training.checkpoints.in_flight import StartRecord
 
 record = StartRecord(Path(sys.argv[1]), 41)
 if sys.argv[2] == "before any call":

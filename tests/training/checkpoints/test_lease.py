@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import ConfigError
-from training.checkpoints import Folder, FolderLease, LeaseOptions
-from training.checkpoints.fencing import NOTHING, TermRecord, Terms, begin
-from training.errors import CorruptError, FolderBusyError, PassedError
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints import Folder, FolderLease, LeaseOptions
+from millrace.training.checkpoints.fencing import NOTHING, TermRecord, Terms, begin
+from millrace.training.errors import CorruptError, FolderBusyError, PassedError
 
 
 def test_a_released_folder_is_taken_at_once_with_the_next_term(folder: Folder) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from training.checkpoints import CheckpointStore, Folder, SaveReason
-from training.checkpoints.manifest import FILE_NAME
-from training.errors import CorruptError
+from millrace.training.checkpoints import CheckpointStore, Folder, SaveReason
+from millrace.training.checkpoints.manifest import FILE_NAME
+from millrace.training.errors import CorruptError
 
 pytestmark = pytest.mark.row(17)
 Mutation = tuple[str, Callable[[], None]]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.failpoints import VARIABLE
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.failpoints import VARIABLE
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, LeaseOptions, StoreOptions
+from millrace.training.checkpoints.pins import Pin, Pins
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.errors import MissingCheckpointError
 from tests.training.checkpoints.test_crashes import ROOT, TRAINER
-from training.checkpoints import CheckpointStore, Folder, FolderLease, LeaseOptions, StoreOptions
-from training.checkpoints.pins import Pin, Pins
-from training.checkpoints.policies import KeepLast
-from training.errors import MissingCheckpointError
 
 pytestmark = pytest.mark.row(41)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from training.checkpoints.best import best_first
-from training.checkpoints.manifest import Manifest, Measured, SaveReason
-from training.checkpoints.policies import (
+from millrace.training.checkpoints.best import best_first
+from millrace.training.checkpoints.manifest import Manifest, Measured, SaveReason
+from millrace.training.checkpoints.policies import (
     EverySeconds,
     EverySteps,
     KeepAny,

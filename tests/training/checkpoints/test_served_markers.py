@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training.checkpoints.exports.served_markers import KEPT_S, mark_served, served_versions
+from millrace.training.checkpoints.exports.served_markers import KEPT_S, mark_served, served_versions
 
 NOW = 1_700_000_000.0
 

@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consumers.errors import DataLossError
-from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, SaveReason, StoreOptions
-from training.checkpoints.manifest import FILE_NAME, Manifest
-from training.checkpoints.policies import KeepAny, KeepLast, Pinned
-from training.checkpoints.sealed_json import seal, unseal
-from training.errors import (
+from millrace.consumers.errors import DataLossError
+from millrace.training.checkpoints import (
+    CheckpointStore,
+    Condition,
+    Folder,
+    FolderLease,
+    PartState,
+    SaveReason,
+    StoreOptions,
+)
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
+from millrace.training.checkpoints.policies import KeepAny, KeepLast, Pinned
+from millrace.training.checkpoints.sealed_json import seal, unseal
+from millrace.training.errors import (
     AllCorruptError,
     CheckpointError,
     CorruptError,
@@ -53,7 +61,8 @@ def test_the_beginning_is_number_0_and_what_was_saved_is_loaded(store: Checkpoin
 
 
 def test_the_durable_state_loads_no_tensorflow() -> None:
-    code = "import sys, training.checkpoints, training.ledger.ledger; print({'tensorflow', 'keras'} & set(sys.modules))"
+    names = "millrace.training.checkpoints, millrace.training.ledger.ledger"
+    code = f"import sys, {names}; print({{'tensorflow', 'keras'}} & set(sys.modules))"
     root = Path(__file__).parents[3]
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True

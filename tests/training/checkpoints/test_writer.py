@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from consumers.failpoints import FailpointError, arm
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, StoreOptions
-from training.errors import CheckpointError, PassedError
+from millrace.consumers.failpoints import FailpointError, arm
+from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, StoreOptions
+from millrace.training.errors import CheckpointError, PassedError
 
 WAIT_S = 30.0
 WaitFor = Callable[..., Any]
@@ -143,7 +143,7 @@ def test_the_memory_of_a_snapshot_ends_with_its_save(saving: CheckpointWriter, l
 
     import numpy as np
 
-    from training.checkpoints import PartState
+    from millrace.training.checkpoints import PartState
 
     letters.acknowledged.set()
     array = np.ones(1000)

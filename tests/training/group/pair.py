@@ -18,14 +18,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.group.meeting import Group, meet
+from millrace.training.group.membership import Membership
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.proof.proof import ModelProof
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import FEATURES, SCHEMA, block, mlp, state_of, with_feature
-from training.group.meeting import Group, meet
-from training.group.membership import Membership
-from training.model.learner import Learner, LearnerOptions
-from training.model.proof.proof import ModelProof
-from training.model.setup.strategy import DeviceOptions
 
 GLOBAL_BATCH = 24
 _ONE_THREAD = DeviceOptions(replicas=1, threads=1)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from training.errors import NotOneStateError
-from training.group.agreement import Flag, Order, Step, Word, agree
+from millrace.training.errors import NotOneStateError
+from millrace.training.group.agreement import Flag, Order, Step, Word, agree
 
 pytestmark = pytest.mark.row(31)
 PATIENCE_MS = 250.0

@@ -5,8 +5,8 @@ from collections import Counter
 import hypothesis.strategies as st
 from hypothesis import given
 
-from consumers.records import Partition
-from training.group.deal import deal
+from millrace.consumers.records import Partition
+from millrace.training.group.deal import deal
 
 PARTITIONS = st.dictionaries(st.builds(Partition, st.sampled_from(["a", "b"]), st.integers(0, 20)), st.integers(0, 99))
 

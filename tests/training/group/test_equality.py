@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.tools.child_process.python_program import ROOT, python_environment
-from app.tools.local_broker.broker import free_port
+from millrace.app.tools.child_process.python_program import ROOT, python_environment
+from millrace.app.tools.local_broker.broker import free_port
 from tests.training.conftest import largest_difference
 from tests.training.group import pair
 

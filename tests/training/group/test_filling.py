@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.stream.blocks import BlockFacts, Delivery
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery
+from millrace.training.group.filling import Filling
 from tests.training.conftest import block
-from training.group.filling import Filling
 
 pytestmark = pytest.mark.tensorflow
 _BATCH = 8

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from app.tools.local_broker.broker import free_port
-from training.group.lobby import wait_for_all
-from training.group.membership import Membership
+from millrace.app.tools.local_broker.broker import free_port
+from millrace.training.group.lobby import wait_for_all
+from millrace.training.group.membership import Membership
 
 WITHIN_S = 20.0
 

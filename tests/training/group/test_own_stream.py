@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-from training.group.own_stream import OwnStream
+from millrace.training.group.own_stream import OwnStream
 
 
 class Ticking:

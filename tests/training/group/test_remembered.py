@@ -6,18 +6,18 @@ from random import Random
 
 import pytest
 
-from consumers.records import Partition
-from pipelines.shaping.balance.resampling import ResampleStates
-from pipelines.shaping.options import BalanceOptions
-from pipelines.shaping.row_states import RowStates, ShapersInTurn
-from pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from pipelines.shaping.windows.windows import WindowStates
-from pipelines.stream.blocks import BlockFacts, Span
+from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.balance.resampling import ResampleStates
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
+from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import NotOneStateError
+from millrace.training.group.deal import deal
+from millrace.training.group.shares import remembered_of, remembered_portion
 from tests.properties.test_windows import Log, chunk_of, made_up, schema
-from training.checkpoints.parts import PartState
-from training.errors import NotOneStateError
-from training.group.deal import deal
-from training.group.shares import remembered_of, remembered_portion
 
 pytestmark = pytest.mark.row(31)
 PARTITIONS = [Partition("clicks", number) for number in (0, 1, 2, 11, 12)]

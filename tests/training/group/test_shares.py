@@ -7,14 +7,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.checkpoints.parts import PartState
-from training.errors import NotOneStateError
-from training.group.deal import deal
-from training.group.shares import Share, portion, whole_of
-from training.ledger.ledger import Ledger
-from training.ledger.offset_checksum import Evidence
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import NotOneStateError
+from millrace.training.group.deal import deal
+from millrace.training.group.shares import Share, portion, whole_of
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.ledger.offset_checksum import Evidence
 
 pytestmark = pytest.mark.row(31)
 PARTITIONS = [Partition("clicks", number) for number in range(5)]

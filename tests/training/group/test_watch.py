@@ -3,8 +3,8 @@
 import threading
 import time
 
+from millrace.training.group.watch import Watch
 from tests.conftest import WaitFor
-from training.group.watch import Watch
 
 
 def test_what_takes_longer_than_it_may_is_given_up_once() -> None:

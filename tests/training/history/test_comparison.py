@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
+from millrace.training.errors import CorruptError, MissingCheckpointError
+from millrace.training.history import comparison
+from millrace.training.history.comparison import Comparison, VariableDifference, compare
+from millrace.training.ledger.ledger import Ledger
 from tests.app.checkpoint_history import P0, PROVENANCE, folder_in
-from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
-from training.errors import CorruptError, MissingCheckpointError
-from training.history import comparison
-from training.history.comparison import Comparison, VariableDifference, compare
-from training.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[3]
 Publish = Callable[..., None]
@@ -141,7 +141,7 @@ def test_a_damaged_one_is_refused_rather_than_compared(folder: Folder) -> None:
         compare(store, 0, 7)
 
 
-@pytest.mark.parametrize("module", ["app.cli.render.differences", "app.tools.rewind"])
+@pytest.mark.parametrize("module", ["millrace.app.cli.render.differences", "millrace.app.tools.rewind"])
 def test_looking_and_ordering_without_a_trainer_load_no_tensorflow(module: str) -> None:
     code = f"import sys, {module}; print('tensorflow' in sys.modules or 'keras' in sys.modules)"
     done = subprocess.run(

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from consumers.failpoints import arm
-from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import JournalEntry, SaveReason, SaveRequest
-from training.checkpoints.parts import PartState
-from training.checkpoints.policies import KeepLast
-from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.errors import CheckpointError, NoRoomError
-from training.history.journal import Journal, JournalReader
+from millrace.consumers.failpoints import arm
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.lease import FolderLease
+from millrace.training.checkpoints.manifest import JournalEntry, SaveReason, SaveRequest
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.checkpoints.policies import KeepLast
+from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
+from millrace.training.errors import CheckpointError, NoRoomError
+from millrace.training.history.journal import Journal, JournalReader
 
 pytestmark = pytest.mark.row(34)
 CLICKS = Partition("clicks", 0)

@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 
-from consumers.errors import ConfigError, DataLossError
-from consumers.failpoints import FailpointError, arm
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError, DataLossError
+from millrace.consumers.failpoints import FailpointError, arm
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease
+from millrace.training.commands import Rewind
+from millrace.training.errors import AllCorruptError, CorruptError, MissingCheckpointError
+from millrace.training.history.rewind import (
+    Present,
+    RewindPlan,
+    plan_rewind,
+    prepare_rewind,
+    present_on_disk,
+    publish_rewind,
+)
+from millrace.training.history.rewind_request import Numbered, RewindRequest
+from millrace.training.history.rewind_target import verified_target
+from millrace.training.ledger.interventions import Interventions, Rewound
+from millrace.training.ledger.ledger import Ledger, Skip
 from tests.app.checkpoint_history import P0, P1, PER_STEP, PROVENANCE, folder_in, publish_history, rewind
-from training.checkpoints import CheckpointStore, Folder, FolderLease
-from training.commands import Rewind
-from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
-from training.history.rewind import Present, RewindPlan, plan_rewind, prepare_rewind, present_on_disk, publish_rewind
-from training.history.rewind_request import Numbered, RewindRequest
-from training.history.rewind_target import verified_target
-from training.ledger.interventions import Interventions, Rewound
-from training.ledger.ledger import Ledger, Skip
 
 STEPS = 3
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from consumers.durable_files import FileFacts, complaint
+from millrace.consumers.durable_files import FileFacts, complaint
+from millrace.training.checkpoints import CheckpointStore, FolderLease, inspection, part_files
+from millrace.training.checkpoints.files import read_verified
+from millrace.training.commands import Rewind, Save
+from millrace.training.history.rewind import plan_rewind, present_on_disk, publish_rewind
+from millrace.training.history.rewind_request import Numbered, RewindRequest
 from tests.app.checkpoint_history import folder_in, publish_history
 from tests.training.trainer_rig import P0, Topic, running
-from training.checkpoints import CheckpointStore, FolderLease, inspection, part_files
-from training.checkpoints.files import read_verified
-from training.commands import Rewind, Save
-from training.history.rewind import plan_rewind, present_on_disk, publish_rewind
-from training.history.rewind_request import Numbered, RewindRequest
 
 
 @pytest.fixture

@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease
+from millrace.training.commands import Rewind
+from millrace.training.errors import MissingCheckpointError
+from millrace.training.history.rewind_request import (
+    Before,
+    Best,
+    Destination,
+    Newest,
+    NotPast,
+    Numbered,
+    parse_destination,
+)
+from millrace.training.history.rewind_target import find, timeline
 from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history, rewind
-from training.checkpoints import CheckpointStore, Folder, FolderLease
-from training.commands import Rewind
-from training.errors import MissingCheckpointError
-from training.history.rewind_request import Before, Best, Destination, Newest, NotPast, Numbered, parse_destination
-from training.history.rewind_target import find, timeline
 
 STEPS = 4
 NOW_S = 1_763_694_000.0

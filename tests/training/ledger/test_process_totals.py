@@ -1,9 +1,9 @@
 """What a process has settled, whatever is gone back to."""
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.ledger.ledger import Ledger
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.ledger.ledger import Ledger
 
 AT = Partition("clicks", 0)
 

@@ -10,13 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints import PartState
+from millrace.training.commands import Rewind, Save
+from millrace.training.model.hyperparameters import (
+    NAME,
+    Change,
+    HyperparameterOptions,
+    Hyperparameters,
+    OnChange,
+    faded,
+)
+from millrace.training.model.variables import backing, optimizers_of
 from tests.training.conftest import BATCH, MakeLearner, largest_difference, mlp, state_of
 from tests.training.trainer_rig import RigOptions, Run, Topic, running
-from training.checkpoints import PartState
-from training.commands import Rewind, Save
-from training.model.hyperparameters import NAME, Change, HyperparameterOptions, Hyperparameters, OnChange, faded
-from training.model.variables import backing, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 BUILD, CHECKPOINT = OnChange.BUILD, OnChange.CHECKPOINT
@@ -405,7 +412,7 @@ def test_where_nothing_differs_nothing_is_touched(
     theirs, ours = (Hyperparameters(learner.model, options(training__seed=1)) for learner in (source, target))
     state = {part.name: part.snapshot() for part in (*source.parts, theirs)}
     ours.check(state)
-    monkeypatch.setattr("training.model.hyperparameters.assign", lambda *_: pytest.fail("touched"))
+    monkeypatch.setattr("millrace.training.model.hyperparameters.assign", lambda *_: pytest.fail("touched"))
     ours.restore(state[NAME])
     assert ours.changes == ()
     assert ours.snapshot() == theirs.snapshot()

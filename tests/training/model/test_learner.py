@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.records import Partition
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.model.learner import Learner
 from tests.training.conftest import (
     BATCH,
     FEATURES,
@@ -20,8 +22,6 @@ from tests.training.conftest import (
     state_of,
     with_feature,
 )
-from training.ledger.offset_checksum import Evidence
-from training.model.learner import Learner
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("t", 0)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load
-from app.tools.validate import CheckOutcome, CheckResult
-from app.tools.validate.model_check import model_checks
+from millrace.app.settings import load
+from millrace.app.tools.validate import CheckOutcome, CheckResult
+from millrace.app.tools.validate.model_check import model_checks
 
 pytestmark = pytest.mark.tensorflow
 

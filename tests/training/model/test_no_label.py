@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from app.service.model_setup import examine
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
-from pipelines.stream.record_sample import RecordSample
+from millrace.app.service.model_setup import examine
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.record_sample import RecordSample
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.proof.preprocess_proof import row_by_row
+from millrace.training.model.proof.proof import ModelProof
+from millrace.training.model.setup.model_file import ModelFile, load
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, largest_difference, state_of
-from training.model.learner import Learner, LearnerOptions
-from training.model.proof.preprocess_proof import row_by_row
-from training.model.proof.proof import ModelProof
-from training.model.setup.model_file import ModelFile, load
-from training.model.setup.strategy import DeviceOptions
 
 pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).parents[3]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import OtherModelError, UncapturedStateError
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
-from training.checkpoints.parts import PartState
-from training.errors import OtherModelError, UncapturedStateError
-from training.model.learner import Learner
-from training.model.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 

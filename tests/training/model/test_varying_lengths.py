@@ -4,17 +4,17 @@ import keras
 import numpy as np
 import pytest
 
-from consumers.records import Chunk, Partition
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.assemble import AssembleOptions, Assembler
-from pipelines.stream.decode import decode_chunk
-from training.errors import ModelError
-from training.ledger.ledger import Ledger
-from training.model.call.compiled_call import as_the_model_takes_it
-from training.model.learner import Learner, LearnerOptions
-from training.model.proof.proof import ModelProof
-from training.model.setup.strategy import DeviceOptions
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.errors import ModelError
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.call.compiled_call import as_the_model_takes_it
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.proof.proof import ModelProof
+from millrace.training.model.setup.strategy import DeviceOptions
 
 SCHEMA = Schema(
     features=(

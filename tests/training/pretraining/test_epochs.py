@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.reasons import Reason
-from pipelines.files.visits import CountedShard, Refusals
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.blocks import Rows
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.files.visits import CountedShard, Refusals
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import StepError
+from millrace.training.model.learner import Learner
+from millrace.training.pretraining.epochs import Epoch, Pretrained, Pretraining, PretrainingOptions
+from millrace.training.pretraining.event_files import EventFiles
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, mlp, state_of, with_feature
-from training.errors import StepError
-from training.model.learner import Learner
-from training.pretraining.epochs import Epoch, Pretrained, Pretraining, PretrainingOptions
-from training.pretraining.event_files import EventFiles
 
 pytestmark = pytest.mark.tensorflow
 K = 3

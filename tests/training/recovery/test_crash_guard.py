@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.training.checkpoints import Folder, FolderLease
+from millrace.training.checkpoints.in_flight import Death, Range
+from millrace.training.recovery.crash_guard import CrashGuard, crash_loop
 from tests.training.checkpoints.test_in_flight import P0, P1, block, die
-from training.checkpoints import Folder, FolderLease
-from training.checkpoints.in_flight import Death, Range
-from training.recovery.crash_guard import CrashGuard, crash_loop
 
 AFTER = 3
 

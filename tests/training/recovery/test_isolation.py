@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import MillraceError
-from consumers.records import Partition
-from pipelines.stream.blocks import Rows
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.model.variables import assign
+from millrace.training.recovery import isolation
+from millrace.training.recovery.isolation import (
+    IsolatingLearner,
+    TooManyCulpritsError,
+    VariableCopies,
+    at_fault,
+    blamed,
+    most_culprits,
+)
 from tests.training.conftest import (
     BATCH,
     SCHEMA,
@@ -21,20 +35,6 @@ from tests.training.conftest import (
     mlp,
     state_of,
     with_feature,
-)
-from training.checkpoints.parts import PartState
-from training.ledger.offset_checksum import Evidence
-from training.model.learner import Learner, LearnerOptions
-from training.model.setup.strategy import DeviceOptions
-from training.model.variables import assign
-from training.recovery import isolation
-from training.recovery.isolation import (
-    IsolatingLearner,
-    TooManyCulpritsError,
-    VariableCopies,
-    at_fault,
-    blamed,
-    most_culprits,
 )
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.reasons import Reason
+from millrace.consumers.reasons import Reason
+from millrace.training.commands import Rewind, Save
+from millrace.training.errors import ModelError, StateNotFiniteError, StepError
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
 from tests.training.conftest import FEATURES, MakeLearner, mlp
 from tests.training.trainer_rig import P0, SHARE, Run, Topic, running
-from training.commands import Rewind, Save
-from training.errors import ModelError, StateNotFiniteError, StepError
-from training.ledger.offset_checksum import Evidence
-from training.recovery.step_errors import OnStepError, StepErrorOptions
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(30)]
 HUGE = 3e38

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
-from pipelines.stream.dataset import PreprocessError
-from pipelines.stream.preprocess_bypass import Suspect
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
+from millrace.pipelines.stream.dataset import PreprocessError
+from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.commands import Pause, Resume, Rewind, Save
+from millrace.training.errors import StepError
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.recovery import isolation
+from millrace.training.recovery.step_errors import BlockRaised, StepErrorOptions, StepRecovery
+from millrace.training.telemetry.phases import Phase
 from tests.training import trainer_rig
 from tests.training.conftest import Fragile, MakeLearner, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, TopicStream, running
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.commands import Pause, Resume, Rewind, Save
-from training.errors import StepError
-from training.ledger.offset_checksum import Evidence
-from training.recovery import isolation
-from training.recovery.step_errors import BlockRaised, StepErrorOptions, StepRecovery
-from training.telemetry.phases import Phase
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
 RAISES = 1000.0
@@ -120,7 +120,7 @@ def test_a_model_that_always_raises_ends_the_training_without_a_checkpoint(tmp_p
 def test_if_too_many_records_of_a_block_raise_none_is_set_aside(
     tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.recovery.step_errors.most_culprits", lambda rows: rows // 4)
+    monkeypatch.setattr("millrace.training.recovery.step_errors.most_culprits", lambda rows: rows // 4)
     topic.poison = {(P0, offset): RAISES for offset in range(7)}
     with running(tmp_path, topic, build=fragile) as run:
         topic.produce(SHARE)

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from training.model.call.metrics import CompiledMetrics
-from training.telemetry.baseline import BaselinePlan, absolute_percentage, huber, log_cosh
-from training.telemetry.label_sums import Labels, LabelSums
-from training.telemetry.quantile_sketch import QuantileSketch
-from training.trainer.metric_guesses import plan_of
+from millrace.training.model.call.metrics import CompiledMetrics
+from millrace.training.telemetry.baseline import BaselinePlan, absolute_percentage, huber, log_cosh
+from millrace.training.telemetry.label_sums import Labels, LabelSums
+from millrace.training.telemetry.quantile_sketch import QuantileSketch
+from millrace.training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow
 

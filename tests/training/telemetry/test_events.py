@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from millrace.training.commands import Pause, Resume, Rewind, Save
+from millrace.training.errors import CheckpointError
+from millrace.training.ledger.skips import Skip
+from millrace.training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
 from tests.training.conftest import Fragile, mlp
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, running
-from training.commands import Pause, Resume, Rewind, Save
-from training.errors import CheckpointError
-from training.ledger.skips import Skip
-from training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
 
 
 def texts(run: Run, kind: EventKind) -> list[str]:

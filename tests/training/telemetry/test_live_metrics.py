@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
-from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
-from tests.training.trainer_rig import Clock
-from training.checkpoints.parts import PartState
-from training.model.learner import Learner
-from training.recovery.isolation import Piece
-from training.telemetry.baseline import (
+from millrace.pipelines.schema import Field, Schema
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.model.learner import Learner
+from millrace.training.recovery.isolation import Piece
+from millrace.training.telemetry.baseline import (
     BaselinePlan,
     GuessedScore,
     GuessKind,
@@ -21,10 +19,12 @@ from training.telemetry.baseline import (
     binary_accuracy,
     variance,
 )
-from training.telemetry.label_sums import Labels, LabelSums
-from training.telemetry.live_metrics import LiveMetrics, Results, Sums
-from training.trainer.metric_guesses import plan_of
-from training.trainer.scoring import sums_of
+from millrace.training.telemetry.label_sums import Labels, LabelSums
+from millrace.training.telemetry.live_metrics import LiveMetrics, Results, Sums
+from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.scoring import sums_of
+from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
+from tests.training.trainer_rig import Clock
 
 pytestmark = pytest.mark.tensorflow
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from millrace.training.telemetry.meter import Meter
 from tests.training.trainer_rig import Clock
-from training.telemetry.meter import Meter
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.999])

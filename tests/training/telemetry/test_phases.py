@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
+from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
 from tests.training.trainer_rig import Clock
-from training.telemetry.phases import Phase, PhaseLimits, Phases
 
 LIVING = (Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED, Phase.RESTORING)
 WAYS = {

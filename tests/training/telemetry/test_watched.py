@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import pytest
 
-from consumers.errors import ConfigError
-from training.model.call.metrics import CompiledMetrics, preferred
-from training.telemetry.watched import WATCHED_LOSS, Watched, choose_watched
+from millrace.consumers.errors import ConfigError
+from millrace.training.model.call.metrics import CompiledMetrics, preferred
+from millrace.training.telemetry.watched import WATCHED_LOSS, Watched, choose_watched
 
 KNOWN = {"mae": False, "gini": None, "auc": True, "accuracy": True}
 

@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from training.trainer.board import Board, Posting
-from training.trainer.save_figures import LastSave
+from millrace.training.trainer.board import Board, Posting
+from millrace.training.trainer.save_figures import LastSave
 
 
 def save() -> LastSave:

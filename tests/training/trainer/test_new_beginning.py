@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import BlockFacts, Span
-from training.checkpoints.parts import PartState
-from training.errors import CorruptError
-from training.ledger.ledger import Ledger, Skip
+from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Span
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import CorruptError
+from millrace.training.ledger.ledger import Ledger, Skip
 
 P, Q = Partition("clicks", 0), Partition("clicks", 1)
 MARK = Fingerprint(119, 1_700_000_000_000, 0xC0FFEE)

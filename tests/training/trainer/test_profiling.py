@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.training.commands import Pause, Profile, Profiled, Resume, Save
+from millrace.training.errors import ProfileError
+from millrace.training.trainer.profiling import LONGEST_S
 from tests.training.trainer_rig import SHARE, Clock, Run, Topic, running
-from training.commands import Pause, Profile, Profiled, Resume, Save
-from training.errors import ProfileError
-from training.trainer.profiling import LONGEST_S
 
 pytestmark = pytest.mark.tensorflow
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from millrace.training.commands import Rewind, Save
+from millrace.training.telemetry.phases import Phase
 from tests.training.conftest import FEATURES
 from tests.training.trainer_rig import P0, P1, SHARE, Topic, running
-from training.commands import Rewind, Save
-from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.tensorflow
 

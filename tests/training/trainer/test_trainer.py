@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import MillraceError
-from consumers.reasons import Reason
-from consumers.records import Partition
-from pipelines.stream.blocks import Span
+from millrace.consumers.errors import MillraceError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Span
+from millrace.training.checkpoints.manifest import Manifest, SaveReason
+from millrace.training.checkpoints.policies import EverySeconds
+from millrace.training.commands import Command, Pause, Resume, Rewind, Save, Stop
+from millrace.training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.ledger.skips import Skip
+from millrace.training.recovery.crash_guard import CrashGuard, CrashLoop
+from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
+from millrace.training.telemetry.phases import Phase
 from tests.training.conftest import BATCH, Fragile, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Clock, Run, Topic, TopicStream, delivery, running
-from training.checkpoints.manifest import Manifest, SaveReason
-from training.checkpoints.policies import EverySeconds
-from training.commands import Command, Pause, Resume, Rewind, Save, Stop
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
-from training.ledger.offset_checksum import Evidence
-from training.ledger.skips import Skip
-from training.recovery.crash_guard import CrashGuard, CrashLoop
-from training.recovery.step_errors import OnStepError, StepErrorOptions
-from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.tensorflow
 HALT = StepErrorOptions(policy=OnStepError.HALT)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from consumers.durable_files import replace_durably
+from millrace.consumers.durable_files import replace_durably
 
 FILE_NAME = "announced.json"
 _FORMAT = 1

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import FileFacts
-from training.checkpoints.sealed_json import seal, unseal
-from training.errors import CorruptError, NewerFormatError
+from millrace.consumers.durable_files import FileFacts
+from millrace.training.checkpoints.sealed_json import seal, unseal
+from millrace.training.errors import CorruptError, NewerFormatError
 
 FORMAT = 1
 FILE_NAME = "millrace.json"

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from consumers.durable_files import replace_durably, sync_folder
+from millrace.consumers.durable_files import replace_durably, sync_folder
 
 FOLDER_NAME = "served"
 KEPT_S = 3600.0

@@ -26,11 +26,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumers.durable_files import FileFacts, complaint, is_full, sync_file, sync_folder, write_durably
-from consumers.errors import ConfigError
-from consumers.failpoints import failpoint
-from training.checkpoints.exports.export_manifest import FILE_NAME, ExportDraft, ExportManifest, completed, read_export
-from training.errors import CorruptError, ExportBusyError, ExportError, MissingExportError
+from millrace.consumers.durable_files import FileFacts, complaint, is_full, sync_file, sync_folder, write_durably
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.failpoints import failpoint
+from millrace.training.checkpoints.exports.export_manifest import (
+    FILE_NAME,
+    ExportDraft,
+    ExportManifest,
+    completed,
+    read_export,
+)
+from millrace.training.errors import CorruptError, ExportBusyError, ExportError, MissingExportError
 
 log = logging.getLogger(__name__)
 _VERSION = re.compile(r"0|[1-9]\d{0,17}")

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from pipelines.shaping.augmentation import Augmentation, folded
-from pipelines.shaping.options import Augment, BalanceOptions
-from pipelines.stream.blocks import Rows
-from training.model.call.added_losses import AddedLosses
-from training.model.call.class_balance import ClassBalance
-from training.model.call.finite_guard import FiniteGuard
-from training.model.call.reservoir import Replays, Reservoir, beside
-from training.model.call.step_scoring import StepScoring
-from training.model.call.witness import Witness
-from training.model.setup.autograph import converted
+from millrace.pipelines.shaping.augmentation import Augmentation, folded
+from millrace.pipelines.shaping.options import Augment, BalanceOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.added_losses import AddedLosses
+from millrace.training.model.call.class_balance import ClassBalance
+from millrace.training.model.call.finite_guard import FiniteGuard
+from millrace.training.model.call.reservoir import Replays, Reservoir, beside
+from millrace.training.model.call.step_scoring import StepScoring
+from millrace.training.model.call.witness import Witness
+from millrace.training.model.setup.autograph import converted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines.shaping.balance.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
-from pipelines.shaping.options import LABEL, BalanceOptions, ClassShares
-from training.checkpoints.parts import PartState
-from training.model.call.replica_sums import summed
-from training.model.variables import assign, copies, read
+from millrace.pipelines.shaping.balance.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
+from millrace.pipelines.shaping.options import LABEL, BalanceOptions, ClassShares
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.variables import assign, copies, read
 
 NAME = "shaping"
 

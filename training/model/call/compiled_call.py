@@ -18,20 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.schema import RAGGED
-from pipelines.stream.assert_messages import note_assertion, stated_texts
-from pipelines.stream.blocks import Rows
-from pipelines.stream.dataset import replica_rows
-from training.errors import ModelError
-from training.model.call.added_losses import AddedLosses
-from training.model.call.call_shaping import CallShaping, Shaping, ShapingOptions
-from training.model.call.finite_guard import FiniteGuard
-from training.model.call.gradient_projection import projected
-from training.model.call.metrics import CompiledMetrics
-from training.model.call.replica_sums import summed
-from training.model.call.witness import Witness
-from training.model.setup.autograph import as_is, converted
-from training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
+from millrace.pipelines.schema import RAGGED
+from millrace.pipelines.stream.assert_messages import note_assertion, stated_texts
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.dataset import replica_rows
+from millrace.training.errors import ModelError
+from millrace.training.model.call.added_losses import AddedLosses
+from millrace.training.model.call.call_shaping import CallShaping, Shaping, ShapingOptions
+from millrace.training.model.call.finite_guard import FiniteGuard
+from millrace.training.model.call.gradient_projection import projected
+from millrace.training.model.call.metrics import CompiledMetrics
+from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.call.witness import Witness
+from millrace.training.model.setup.autograph import as_is, converted
+from millrace.training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

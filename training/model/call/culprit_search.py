@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.stream.blocks import Rows
-from training.model.call.compiled_call import CallResult
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.compiled_call import CallResult
 
 MOST_CALLS = 256
 """After this many calls for one batch, what is left of it is set aside untried: most of it is poisoned."""

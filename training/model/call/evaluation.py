@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.stream.blocks import Rows
-from training.model.call.compiled_call import TrainingCall
-from training.model.setup.autograph import as_is
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.compiled_call import TrainingCall
+from millrace.training.model.setup.autograph import as_is
 
 
 @dataclass(slots=True)

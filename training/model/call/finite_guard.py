@@ -15,10 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.model.call.optimizer_steps import OptimizerSteps
-from training.model.call.replica_sums import summed
-from training.model.setup.autograph import as_is, converted
-from training.model.variables import copies, optimizers_of
+from millrace.training.model.call.optimizer_steps import OptimizerSteps
+from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.setup.autograph import as_is, converted
+from millrace.training.model.variables import copies, optimizers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

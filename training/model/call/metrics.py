@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.errors import ModelError, gist, is_users
-from training.model.call.metric_values import Shown, ValueNames
-from training.model.call.replica_sums import summed
-from training.model.setup.autograph import as_is
-from training.model.variables import backing, copies
+from millrace.training.errors import ModelError, gist, is_users
+from millrace.training.model.call.metric_values import Shown, ValueNames
+from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.setup.autograph import as_is
+from millrace.training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]
 _MORE_IS_BETTER = (keras.metrics.TruePositives, keras.metrics.TrueNegatives)

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.shaping.augmentation import folded
-from pipelines.shaping.options import ReservoirFigures
-from pipelines.shaping.text_columns import packed, unpacked
-from pipelines.stream.blocks import Rows
-from training.checkpoints.parts import Array, PartState
-from training.model.call.witness import mixed
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.augmentation import folded
+from millrace.pipelines.shaping.options import ReservoirFigures
+from millrace.pipelines.shaping.text_columns import packed, unpacked
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.checkpoints.parts import Array, PartState
+from millrace.training.model.call.witness import mixed
 
 log = logging.getLogger(__name__)
 NAME = "reservoir"

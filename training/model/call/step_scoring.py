@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from training.model.call.added_losses import AddedLosses
-from training.model.call.finite_guard import FiniteGuard
-from training.model.setup.autograph import as_is
+from millrace.training.model.call.added_losses import AddedLosses
+from millrace.training.model.call.finite_guard import FiniteGuard
+from millrace.training.model.setup.autograph import as_is
 
 _LOSS_ARGUMENTS = ("x", "y", "y_pred", "sample_weight", "training")
 """Of `compute_loss`, in Keras' sequence."""

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
-from pipelines.stream.offset_mix import GOLDEN, MIX_1, MIX_2
-from training.checkpoints.parts import PartState
-from training.ledger.offset_checksum import Evidence
-from training.model.variables import assign, copies, read
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.offset_mix import GOLDEN, MIX_1, MIX_2
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.model.variables import assign, copies, read
 
 CAPACITY = 4096
 """Partitions that one trainer can hold; the variable is 96 kB."""

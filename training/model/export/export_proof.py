@@ -1,6 +1,6 @@
 """The proof of an export: what a fresh process answers that knows neither Keras nor the user's code, and what differs.
 
-    python -m training.model.export.export_proof FOLDER < request > answers
+    python -m millrace.training.model.export.export_proof FOLDER < request > answers
 
 The request is a JSON object of input tensors, the answers one of output tensors; both keep every bit. No record is
 written to a file. The comparison runs in the process that exports.
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.schema import Column
-from pipelines.stream.record_sample import column_document, column_of
+from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.record_sample import column_document, column_of
 
 ROUNDING = 16
 """How many units of the last place of its dtype an answer may differ by, where the answer is 1; sums in another order

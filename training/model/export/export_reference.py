@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.schema import Column
-from pipelines.shaping.balance.class_weights import corrected, weights_of
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.dataset import NO_LABEL, flat_preprocess
-from training.checkpoints.parts import PartState
-from training.model.call.class_balance import output_of
-from training.model.call.compiled_call import as_the_model_takes_it
-from training.model.export.export_proof import plain
-from training.model.export.raw_columns import raw_columns
-from training.model.export.saved_model import CLASS, ServedModel, ServedModule, by_name, class_of, logits_of
-from training.model.probes.probe_batches import Probe
+from millrace.pipelines.schema import Column
+from millrace.pipelines.shaping.balance.class_weights import corrected, weights_of
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.dataset import NO_LABEL, flat_preprocess
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.model.call.class_balance import output_of
+from millrace.training.model.call.compiled_call import as_the_model_takes_it
+from millrace.training.model.export.export_proof import plain
+from millrace.training.model.export.raw_columns import raw_columns
+from millrace.training.model.export.saved_model import CLASS, ServedModel, ServedModule, by_name, class_of, logits_of
+from millrace.training.model.probes.probe_batches import Probe
 
 
 def correction_of(model: Any, options: BalanceOptions | None, state: PartState | None) -> Any:

@@ -1,6 +1,6 @@
 """What ONNX Runtime answers that knows neither TensorFlow nor the user's code: the gate of `model.onnx`.
 
-    python -m training.model.export.onnx_proof FILE < request > answers
+    python -m millrace.training.model.export.onnx_proof FILE < request > answers
 
 The request and the answers are those of `export_proof`. The converter may succeed with a file that no runtime can load,
 or that answers otherwise, so nothing is published but what was asked here.
@@ -12,8 +12,8 @@ import sys
 
 import numpy as np
 
-from pipelines.schema import Column
-from pipelines.stream.record_sample import column_document, column_of
+from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.record_sample import column_document, column_of
 
 
 def as_ours(answer: Column) -> Column:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipelines.schema import Column, Schema
+from millrace.pipelines.schema import Column, Schema
 
 VALUES, SPLITS = "_values", "_row_splits"
 

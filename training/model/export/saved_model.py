@@ -21,13 +21,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
-from pipelines.stream.dataset import flat_preprocess
-from training.errors import ModelError
-from training.model.call.compiled_call import as_the_model_takes_it
-from training.model.export.raw_columns import SPLITS, VALUES
-from training.model.probes.probe_batches import make_probe
-from training.model.setup.autograph import converted
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.dataset import flat_preprocess
+from millrace.training.errors import ModelError
+from millrace.training.model.call.compiled_call import as_the_model_takes_it
+from millrace.training.model.export.raw_columns import SPLITS, VALUES
+from millrace.training.model.probes.probe_batches import make_probe
+from millrace.training.model.setup.autograph import converted
 
 CLASS = "_class"
 SIGNATURE = "serving_default"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from consumers.records import Int64s
-from pipelines.schema import Column, Field, Schema
+from millrace.consumers.records import Int64s
+from millrace.pipelines.schema import Column, Field, Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.schema import Schema
-from pipelines.stream.record_sample import RecordSample
-from training.model.probes.probe_batches import Probe, make_probe
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.record_sample import RecordSample
+from millrace.training.model.probes.probe_batches import Probe, make_probe
 
 ReadSample = Callable[[], RecordSample | None]
 """Returns a sample of real records, or None where there is none. It may read a file or Kafka, so it is called late."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.shaping.augmentation import Augmentation
-from pipelines.stream.blocks import Rows
-from training.model.learner import Learner
-from training.model.proof.proof import Finding
-from training.model.setup.autograph import converted
+from millrace.pipelines.shaping.augmentation import Augmentation
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.proof import Finding
+from millrace.training.model.setup.autograph import converted
 
 CLAIM = "augment draws by its seed alone and gives finite rows"
 

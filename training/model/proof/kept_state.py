@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.model.learner import Learner
-from training.model.variables import assign, model_variables, optimizer_variables, read
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import assign, model_variables, optimizer_variables, read
 
 Values = dict[str, npt.NDArray[Any]]
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from training.model.call.metrics import State
-from training.model.learner import Learner
-from training.model.proof.kept_state import KeptState
-from training.model.proof.proof import Finding
-from training.model.variables import read
+from millrace.training.model.call.metrics import State
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.kept_state import KeptState
+from millrace.training.model.proof.proof import Finding
+from millrace.training.model.variables import read
 
 CLAIM = "the metrics' states are sums"
 _TOLERANCE = 0.01

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.stream.blocks import Rows
-from training.model.learner import Learner
-from training.model.proof.proof import Finding
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.proof import Finding
 
 CLAIM = "preprocess makes each row of its own row alone"
 

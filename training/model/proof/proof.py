@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.model.learner import Learner, Mask
-from training.model.probes.probe_batches import Probe
-from training.model.proof.proof_trials import ProofTrials, StateAfterCall
-from training.model.proof.row_mixing import calmest_first, mixes_rows
-from training.model.proof.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together
+from millrace.training.model.learner import Learner, Mask
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.proof.proof_trials import ProofTrials, StateAfterCall
+from millrace.training.model.proof.row_mixing import calmest_first, mixes_rows
+from millrace.training.model.proof.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _ROUNDING, _COARSE_ROUNDING = 1e-3, 0.1

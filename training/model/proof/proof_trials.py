@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.stream.blocks import Rows
-from training.model.call.compiled_call import CallResult
-from training.model.learner import Learner, Mask
-from training.model.probes.probe_batches import Probe
-from training.model.proof.kept_state import KeptState, Values
-from training.model.proof.row_pull import RecordedBatch
-from training.model.variables import read
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.compiled_call import CallResult
+from millrace.training.model.learner import Learner, Mask
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.proof.kept_state import KeptState, Values
+from millrace.training.model.proof.row_pull import RecordedBatch
+from millrace.training.model.variables import read
 
 _Batch = tuple[int, bytes, float, int]
 """A batch by its probe's id, the rows that are present, the factor of their weights, and their number."""

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.model.call.compiled_call import first_batch
-from training.model.learner import Learner
-from training.model.probes.probe_batches import Probe
-from training.model.proof.kept_state import KeptState
+from millrace.training.model.call.compiled_call import first_batch
+from millrace.training.model.learner import Learner
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.proof.kept_state import KeptState
 
 _TINY = 1e-5
 """A difference this small beside the largest value of an output is rounding."""

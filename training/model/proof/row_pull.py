@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.model.call.gradient_projection import NUMBERS
+from millrace.training.model.call.gradient_projection import NUMBERS
 
 Pull = npt.NDArray[np.float64]
 Pulls = Mapping[str, Pull]

@@ -2,7 +2,7 @@
 
 What stands beside the model file is imported by its own name, from any of these files and at any time, and is seen by
 no other code: `helper` of one model is not that of another, and hides no installed package from a library. Names of the
-standard library and of millrace's own packages are never looked up there.
+standard library and `millrace` are never looked up there.
 
 Owns the finding and the import of these files, and their hash. Needs no TensorFlow.
 """
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OURS = frozenset({"app", "training", "pipelines", "consumers"})
-"""Packages of millrace; a file or folder of such a name beside the model file is never imported."""
+OURS = "millrace"
+"""The one package that is installed; a file or folder of this name beside the model file is never imported."""
 _ROOT = "millrace_user_files"
 _numbers = count(1)
 
@@ -67,7 +67,7 @@ def named(path: Path) -> str:
 
 def is_beside(folder: Path, name: str) -> bool:
     """Return whether a top-level name is that of a file or package in the model's folder, and may be imported there."""
-    if name in OURS or name in sys.stdlib_module_names:
+    if name == OURS or name in sys.stdlib_module_names:
         return False
     return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelines.shaping.options import takes_seed
-from training.errors import ModelError, gist, is_users
-from training.model.setup.model_code import OURS, ModelCode, model_sha256, modules_of
+from millrace.pipelines.shaping.options import takes_seed
+from millrace.training.errors import ModelError, gist, is_users
+from millrace.training.model.setup.model_code import OURS, ModelCode, model_sha256, modules_of
 
 MODULE_NAME = "millrace_user_model"
 PREPROCESS, AUGMENT = "preprocess", "augment"
@@ -100,9 +100,9 @@ def _way_out(error: BaseException, path: Path) -> str:
     if isinstance(error, ImportError) and "no known parent package" in str(error):
         return f"; write `from helper import x` in the place of `from .helper import x`: {path.name} is no package"
     name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if name not in OURS or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
+    if name != OURS or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
         return ""
-    return f"; {name} is a package of millrace's own, so what is called so beside the file is not found: rename it"
+    return f"; {name} is this program's own package, so what is called so beside the file is not found: rename it"
 
 
 def _function(module: ModuleType, name: str, path: Path, setting: str) -> Callable[..., Any]:

@@ -6,9 +6,9 @@ Pure inspection; runs while the model is built.
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.schema import RAGGED
-from pipelines.stream.blocks import Rows
-from training.errors import ModelError
+from millrace.pipelines.schema import RAGGED
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import ModelError
 
 
 def check_inputs(model: Any, rows: Rows) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from training.model.setup.cores import usable_cores
+from millrace.consumers.errors import ConfigError
+from millrace.training.model.setup.cores import usable_cores
 
 log = logging.getLogger(__name__)
 

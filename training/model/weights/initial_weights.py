@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from training.checkpoints.parts import Array
-from training.errors import OtherModelError
-from training.model.variables import assign, automatic_names, model_variables, read
-from training.model.weights.weight_files import FoundWeights, canonical, grows, numbered
+from millrace.training.checkpoints.parts import Array
+from millrace.training.errors import OtherModelError
+from millrace.training.model.variables import assign, automatic_names, model_variables, read
+from millrace.training.model.weights.weight_files import FoundWeights, canonical, grows, numbered
 
 _SHOWN = 6
 _RECORDED = 50

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from training.checkpoints.parts import Array
-from training.model.variables import assign, optimizer_variables, optimizers_of, rates_of
+from millrace.training.checkpoints.parts import Array
+from millrace.training.model.variables import assign, optimizer_variables, optimizers_of, rates_of
 
 
 @dataclass(frozen=True, slots=True)

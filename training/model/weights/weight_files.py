@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 from keras.src.saving import saving_lib
 
-from consumers.errors import ConfigError
-from training.checkpoints.parts import Array
-from training.checkpoints.tensors import decode
-from training.model.variables import automatic_names, by_structure
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.parts import Array
+from millrace.training.checkpoints.tensors import decode
+from millrace.training.model.variables import automatic_names, by_structure
 
 KERAS, H5, SAFETENSORS = ".keras", ".weights.h5", ".safetensors"
 SUFFIXES = (KERAS, H5, SAFETENSORS)

@@ -12,16 +12,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.schema import Schema
-from pipelines.stream.dataset import NO_LABEL, flat_preprocess
-from training.checkpoints.parts import PartState
-from training.errors import ModelError
-from training.model.call.compiled_call import as_the_model_takes_it
-from training.model.probes.probe_batches import Probe
-from training.model.probes.probe_rows import ProbeRows, ReadSample
-from training.model.setup.model_file import LoadedModelFile
-from training.model.variables import VariablesPart, model_variables
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.stream.dataset import NO_LABEL, flat_preprocess
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.errors import ModelError
+from millrace.training.model.call.compiled_call import as_the_model_takes_it
+from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes.probe_rows import ProbeRows, ReadSample
+from millrace.training.model.setup.model_file import LoadedModelFile
+from millrace.training.model.variables import VariablesPart, model_variables
 
 PART = "model"
 SUFFIX = ".weights.h5"

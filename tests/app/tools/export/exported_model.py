@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app.settings import Loaded, load
+from millrace.app.settings import Loaded, load
+from millrace.training.model.setup.model_file import ModelFile
+from millrace.training.model.setup.model_file import load as load_model
+from millrace.training.model.variables import model_variables
 from tests.app import checkpoint_history
-from training.model.setup.model_file import ModelFile
-from training.model.setup.model_file import load as load_model
-from training.model.variables import model_variables
 
 CONFIG = """
 name: clicks

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli.export import in_words
-from app.settings import Loaded
+from millrace.app.cli.export import in_words
+from millrace.app.settings import Loaded
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.pins import Pins
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ModelError
+from millrace.training.history.journal_chain import Chain
+from millrace.training.telemetry.events import Events
 from tests.app.checkpoint_history import folder_in
 from tests.app.tools.export.exported_model import CONFIG, MODEL, project
 from tests.app.tools.test_rebuild_plan import _segment
 from tests.training.checkpoints.small_volume import make_read_only, small_volume
-from training.checkpoints.folder import Folder
-from training.checkpoints.pins import Pins
-from training.checkpoints.store import CheckpointStore
-from training.errors import ExportRefusedError, MissingCheckpointError, ModelError
-from training.history.journal_chain import Chain
-from training.telemetry.events import Events
 
 pytestmark = pytest.mark.tensorflow
 RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['price'])) * RATES.lookup")
@@ -28,8 +28,8 @@ RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['pri
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Loaded, Path]:
     """One version of checkpoint 2, proven by a real fresh process."""
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     path = tmp_path_factory.mktemp("exported")
     loaded = project(path)
@@ -94,8 +94,8 @@ def seed(request: pytest.FixtureRequest) -> Iterator[int | None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("seed")
 def test_a_preprocess_that_draws_is_refused_with_the_feature_that_differs(tmp_path: Path) -> None:
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     loaded = project(tmp_path, model=RANDOM)
     folder = folder_of(loaded.settings)
@@ -106,8 +106,8 @@ def test_a_preprocess_that_draws_is_refused_with_the_feature_that_differs(tmp_pa
 
 
 def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> None:
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     loaded = project(tmp_path, saves=0)
     (tmp_path / "model.py").write_text(MODEL.replace("log1p", "log"))
@@ -116,10 +116,10 @@ def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_model(tmp_path: Path) -> None:
-    from app.service.lifecycle_events import tell_started
-    from app.service.provenance import provenance_of
-    from app.tools.export.export_inputs import _require_same_code
-    from app.tools.rebuild.rebuild import _remarks
+    from millrace.app.service.lifecycle_events import tell_started
+    from millrace.app.service.provenance import provenance_of
+    from millrace.app.tools.export.export_inputs import _require_same_code
+    from millrace.app.tools.rebuild.rebuild import _remarks
 
     (tmp_path / "helper.py").write_text("")
     # Earlier versions found the helper by PYTHONPATH, so their checkpoints have the hash of the file alone.
@@ -141,8 +141,8 @@ def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_mod
 
 @pytest.mark.slow
 def test_checkpoints_that_can_only_be_read_are_exported_and_not_pinned(tmp_path: Path) -> None:
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     with small_volume(tmp_path / "checkpoints", 16_000_000) as volume:
         loaded = project(tmp_path)
@@ -154,7 +154,7 @@ def test_checkpoints_that_can_only_be_read_are_exported_and_not_pinned(tmp_path:
 
 
 def test_the_latest_is_not_exported_before_it_has_learnt_anything(tmp_path: Path) -> None:
-    from app.tools.export.export_inputs import checkpoint_to_export
+    from millrace.app.tools.export.export_inputs import checkpoint_to_export
 
     settings = project(tmp_path, saves=0).settings
     with pytest.raises(
@@ -167,8 +167,8 @@ def test_the_latest_is_not_exported_before_it_has_learnt_anything(tmp_path: Path
 def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from app.settings import to_row_schema
-    from training.model.export.saved_model import ServedModel, ServedModule
+    from millrace.app.settings import to_row_schema
+    from millrace.training.model.export.saved_model import ServedModel, ServedModule
 
     settings = project(tmp_path, saves=0).settings
     schema = to_row_schema(settings.windows, settings.records)
@@ -193,8 +193,8 @@ def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) ->
 
 
 def test_a_feature_with_the_name_of_anothers_values_is_refused_in_a_line(tmp_path: Path) -> None:
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     loaded = project(tmp_path, CONFIG.replace("price: float32", "price: float32\n    tags_values: float32"), saves=0)
     with pytest.raises(ModelError, match=r"records.features: 'tags_values' is a feature, and the export needs that"):

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.settings import Loaded
-from app.tools.export import export as exporting
-from app.tools.export.export import ONNX_FILE, export_checkpoint
-from app.tools.export.export_folder import folder_of
+from millrace.app.settings import Loaded
+from millrace.app.tools.export import export as exporting
+from millrace.app.tools.export.export import ONNX_FILE, export_checkpoint
+from millrace.app.tools.export.export_folder import folder_of
+from millrace.training.errors import ExportError, ExportRefusedError
 from tests.app.tools.export.exported_model import project
 from tests.training.checkpoints.small_volume import small_volume
-from training.errors import ExportError, ExportRefusedError
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 PAGE = 4096

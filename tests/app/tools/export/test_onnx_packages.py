@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load
-from app.settings.errors import SettingsError
-from app.tools.export import onnx_packages
-from app.tools.validate.export_check import export_check
-from consumers.errors import ConfigError
+from millrace.app.settings import load
+from millrace.app.settings.errors import SettingsError
+from millrace.app.tools.export import onnx_packages
+from millrace.app.tools.validate.export_check import export_check
+from millrace.consumers.errors import ConfigError
 
 CONFIG = """
 name: clicks

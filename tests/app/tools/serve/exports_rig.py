@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from app.settings import Settings
-from app.settings.exported_records import write_exported_records
-from training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from training.checkpoints.exports.version_folder import VersionFolder
+from millrace.app.settings import Settings
+from millrace.app.settings.exported_records import write_exported_records
+from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 
 CONFIG = """\
 name: {name}

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from app.settings import load
-from app.tools.serve.serving import PredictionServer
+from millrace.app.settings import load
+from millrace.app.tools.serve.serving import PredictionServer
 from tests.app.tools.serve.exports_rig import CONFIG
 
 _WAIT_S = 60.0

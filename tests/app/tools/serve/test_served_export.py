@@ -18,8 +18,8 @@ ROWS = [
 def test_an_export_answers_over_http_as_it_does_in_process(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from app.tools.export.export import export_checkpoint
-    from app.tools.export.export_folder import folder_of
+    from millrace.app.tools.export.export import export_checkpoint
+    from millrace.app.tools.export.export_folder import folder_of
 
     found = project(tmp_path)
     made = export_checkpoint(found, None, folder_of(found.settings))

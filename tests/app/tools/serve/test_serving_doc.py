@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app.tools.serve.prediction_routes import DOCUMENTED
+from millrace.app.tools.serve.prediction_routes import DOCUMENTED
 
 PAGE = (Path(__file__).parents[4] / "docs" / "serving.md").read_text()
 _ROW = re.compile(r"^\| `((?:GET|POST) /\S+)` \| (TF Serving's|ours) \|", re.MULTILINE)

@@ -15,15 +15,15 @@ import httpx
 import numpy as np
 import pytest
 
-from app.settings import load
-from app.settings.sections.api import ApiSettings
+from millrace.app.settings import load
+from millrace.app.settings.sections.api import ApiSettings
+from millrace.training.checkpoints.exports.served_markers import served_versions
 from tests.app.api_rig import CONFIG as TRAINERS
 from tests.app.api_rig import Rig, running
 from tests.app.api_rig import serving as answering
 from tests.app.tools.serve.exports_rig import CLICKS, CONFIG, Clicks, HalfPlus, publish
 from tests.app.tools.serve.server_rig import Server, serving
 from tests.faults.harness.process import ROOT
-from training.checkpoints.exports.served_markers import served_versions
 
 pytestmark = pytest.mark.tensorflow
 NAME = "half"
@@ -71,8 +71,8 @@ def test_requests_under_load_are_all_answered_by_the_version_that_they_name(tmp_
 
 
 def test_a_version_is_closed_after_its_last_request_and_not_before(tmp_path: Path) -> None:
-    from app.tools.serve.loaded_version import load_version
-    from app.tools.serve.record_inputs import RecordReaders
+    from millrace.app.tools.serve.loaded_version import load_version
+    from millrace.app.tools.serve.record_inputs import RecordReaders
 
     root = exported(tmp_path / NAME, 1)
     version = load_version(1, root / "1", {}, RecordReaders(None))
@@ -260,7 +260,7 @@ def test_a_process_ends_on_sigterm_after_it_has_answered_every_request(tmp_path:
     exported(tmp_path / "exports" / NAME, 1)
     config, log = tmp_path / "millrace.yaml", tmp_path / "log"
     config.write_text(CONFIG.format(name=NAME).replace("drain: 0s", "drain: 3s"))
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "-c", str(config)]
+    command = [sys.executable, "-c", "from millrace.app.cli import main; main()", "serve", "-c", str(config)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_LOGS__FORMAT": "text"}
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, env=environ)

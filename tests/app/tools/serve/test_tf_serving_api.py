@@ -195,7 +195,7 @@ def test_a_large_request_is_answered_as_a_small_one(clicks: Server) -> None:
 def test_metrics_are_those_of_the_catalogue_and_count_what_was_asked(clicks: Server) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    from app.monitoring.metrics.serving_catalogue import SERVING
+    from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 
     clicks.predict({"instances": [ROW]})
     families = {each.name: each for each in text_string_to_metric_families(clicks.http.get("/metrics").text)}

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from pipelines.formats.shared.arrow_columns import Show
-from pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.paths import PathStep
 
 Json: TypeAlias = Any
 

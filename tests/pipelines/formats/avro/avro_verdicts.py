@@ -8,9 +8,9 @@ from typing import Any
 
 import fastavro
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 _MALFORMED = (Reason.MALFORMED, None)

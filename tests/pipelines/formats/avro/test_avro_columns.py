@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.avro.item_blocks import BrokenError
-from pipelines.formats.avro.lanes import Buffer, lanes_of
-from pipelines.formats.avro.nodes import AvroNode
-from pipelines.formats.avro.planner import Planner, Want
-from pipelines.formats.avro.writer_schema import known_of, node_of, parsed
-from pipelines.formats.shared.arrow_columns import Show
-from pipelines.formats.shared.paths import PathStep
-from pipelines.schema import AvroLayout, Field, Schema, TimeFormat
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.avro.item_blocks import BrokenError
+from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
+from millrace.pipelines.formats.avro.nodes import AvroNode
+from millrace.pipelines.formats.avro.planner import Planner, Want
+from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
+from millrace.pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.schema import AvroLayout, Field, Schema, TimeFormat
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.avro.avro_values import Made, found, prefixes, records, wanted, written
 from tests.pipelines.stream.test_decode import chunk_of
 

@@ -9,11 +9,11 @@ import pyarrow
 import pyarrow.csv
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.shared.number_texts import converted
-from pipelines.schema import CsvLayout, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.shared.number_texts import converted
+from millrace.pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, outcomes
 
 PAIRS = Schema(

@@ -4,9 +4,9 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.files.example_files import example
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 

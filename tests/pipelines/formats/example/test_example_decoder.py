@@ -13,12 +13,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.example.decoder import ExampleDecoder
-from pipelines.formats.example.framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, far_lists
-from pipelines.formats.shared.paths import parse
-from pipelines.schema import Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.example.decoder import ExampleDecoder
+from millrace.pipelines.formats.example.framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, far_lists
+from millrace.pipelines.formats.shared.paths import parse
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.files.example_files import example
 from tests.pipelines.formats.decoder_conformance import Outcome, outcomes, same
 from tests.pipelines.formats.example.example_verdicts import SCHEMA as VERDICTS

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
-from pipelines.formats import DecodedValues, Decoder, Refusal, make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import DecodedValues, Decoder, Refusal, make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 

@@ -6,11 +6,11 @@ from base64 import b64encode, urlsafe_b64encode
 import numpy as np
 import pytest
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.image.images import MOST_PIXELS, image_in
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.image.images import MOST_PIXELS, image_in
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.image.image_verdicts import JPEG, PNG, png
 from tests.pipelines.stream.test_decode import chunk_of
 

@@ -1,8 +1,8 @@
 """The verdicts on nested JSON, as data: what the tests ask for and `docs/verdicts.md` prints."""
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 NESTED_SCHEMA = Schema(

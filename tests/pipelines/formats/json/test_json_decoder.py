@@ -14,13 +14,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import FORMATS, make_decoder
-from pipelines.formats.json.faults import JsonAsked, Sure, diagnose
-from pipelines.formats.json.framing import all_framed, frame
-from pipelines.formats.shared.text import begins_of, joined
-from pipelines.schema import DType, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import FORMATS, make_decoder
+from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
+from millrace.pipelines.formats.json.framing import all_framed, frame
+from millrace.pipelines.formats.shared.text import begins_of, joined
+from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, mutated, outcomes
 from tests.pipelines.formats.verdicts import JSON
 
@@ -201,11 +201,11 @@ def test_an_unfinished_string_full_of_quotes_takes_no_square_time() -> None:
 
 _DEEP = """
 import sys, threading
-from consumers.records import Chunk, Partition
+from millrace.consumers.records import Chunk, Partition
 import numpy as np
-from pipelines.stream.decode import DecodePool
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
 
 depth = int(sys.argv[1])
 values = [
@@ -247,9 +247,9 @@ def test_nesting_however_deep_leaves_the_process_alive(depth: int) -> None:
 
 def test_decoding_loads_no_tensorflow_and_the_face_no_pyarrow() -> None:
     code = (
-        "import sys, pipelines, pipelines.formats\n"
+        "import sys, millrace.pipelines, millrace.pipelines.formats\n"
         "assert 'pyarrow' not in sys.modules\n"
-        "import pipelines.formats.json.decoder, pipelines.stream.decode\n"
+        "import millrace.pipelines.formats.json.decoder, millrace.pipelines.stream.decode\n"
         "assert 'pyarrow' in sys.modules and 'tensorflow' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)

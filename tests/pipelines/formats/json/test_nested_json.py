@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.json.faults import JsonAsked, Sure, diagnose
-from pipelines.schema import DType, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
+from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import Outcome, assert_like_alone, outcomes, same
 
 FIELDS = (

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import DType, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import DType, Field, Schema
 
 FOUR = Schema(features=(Field(name="x", source="x", dtype="float32", shape=(4,)),))
 

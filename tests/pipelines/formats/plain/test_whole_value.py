@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.decoder_conformance import outcomes
 from tests.pipelines.formats.plain.whole_verdicts import TEXT
 from tests.pipelines.stream.test_decode import chunk_of

@@ -1,8 +1,8 @@
 """The verdicts on records that are one value, as data."""
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import Field, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 TEXT_SCHEMA = Schema(features=(Field(name="review", source="$value", dtype="string"),))

@@ -6,10 +6,10 @@ from typing import Any
 
 from google.protobuf import message_factory
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.protobuf.descriptors import descriptor_set, message_of
-from pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_of
+from millrace.pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 ORDERS = descriptor_set(Path(__file__).with_name("order.proto"))

@@ -12,12 +12,12 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError, NotYetError
-from consumers.reasons import Reason
-from pipelines.formats.protobuf.decoder import ProtobufDecoder
-from pipelines.formats.protobuf.descriptors import compiled_texts, descriptor_set
-from pipelines.formats.shared.paths import parse
-from pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
+from millrace.consumers.errors import ConfigError, NotYetError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
+from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, descriptor_set
+from millrace.pipelines.formats.shared.paths import parse
+from millrace.pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Outcome, mutated, outcomes, same
 from tests.pipelines.formats.protobuf.protobuf_verdicts import (
     CASES,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.schema import CsvLayout, Field, Schema
-from pipelines.stream.decode import decode_chunk
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.shared.test_record_envelope import Case, chunk_of
 
 KIND = Field(name="kind", source="kind", dtype="int32", one_of=(0, 1, 2), classes=("spam", "né", ""))

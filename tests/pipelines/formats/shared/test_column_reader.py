@@ -3,11 +3,11 @@
 import numpy as np
 import pyarrow as pa
 
-from consumers.reasons import Reason
-from pipelines.formats.shared.arrow_columns import Show
-from pipelines.formats.shared.column_reader import ColumnReader
-from pipelines.formats.shared.protocol import Refusal
-from pipelines.schema import Field
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.protocol import Refusal
+from millrace.pipelines.schema import Field
 
 AGE = Field(name="age", source="user.age", dtype="int8", min=0)
 PRICES = Field(name="prices", source="items[].price", dtype="float32", shape=(2,), pad=-1.0)

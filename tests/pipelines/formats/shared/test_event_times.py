@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from pipelines.formats import make_decoder
-from pipelines.formats.shared.event_times import milliseconds
-from pipelines.schema import Field, Schema, TimeFormat
-from pipelines.stream.decode import Decoded, decode_chunk
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.shared.event_times import milliseconds
+from millrace.pipelines.schema import Field, Schema, TimeFormat
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from tests.pipelines.formats.shared.test_record_envelope import Case, chunk_of
 
 FORMATS_MD = Path(__file__).parents[4] / "docs" / "formats.md"

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from pipelines.formats import make_decoder
-from pipelines.formats.shared.paths import Envelope, Path, PathStep, escaped, is_envelope, of_names, parse
-from pipelines.schema import CsvLayout, Field, Schema
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.shared.paths import Envelope, Path, PathStep, escaped, is_envelope, of_names, parse
+from millrace.pipelines.schema import CsvLayout, Field, Schema
 
 AWKWARD = st.text(st.sampled_from("ab.[]\\$ \n\té"), min_size=1, max_size=8)
 STEPS = st.lists(

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
-from consumers.reasons import Reason
-from consumers.records import Chunk, Headers, Partition
-from pipelines.formats import Decoder, make_decoder
-from pipelines.schema import CsvLayout, Field, Schema
-from pipelines.stream.decode import Decoded, decode_chunk
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Chunk, Headers, Partition
+from millrace.pipelines.formats import Decoder, make_decoder
+from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
 
 FORMATS_MD = Path(__file__).parents[4] / "docs" / "formats.md"
 SCHEMA = Schema(

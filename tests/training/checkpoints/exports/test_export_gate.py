@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.checkpoints.exports.export_gate import missing, parse_condition, unknown_names
+from millrace.training.checkpoints.exports.export_gate import missing, parse_condition, unknown_names
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from consumers.failpoints import NAMES, VARIABLE
-from training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from training.checkpoints.exports.version_folder import VersionFolder
-from training.errors import ExportBusyError, ExportError, MissingExportError, NewerFormatError
+from millrace.consumers.failpoints import NAMES, VARIABLE
+from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.errors import ExportBusyError, ExportError, MissingExportError, NewerFormatError
 
 ROOT = Path(__file__).parents[4]
 PUBLISHING = sorted(
@@ -20,7 +20,7 @@ PUBLISHER = """
 import sys
 from pathlib import Path
 from tests.training.checkpoints.exports.test_version_folder import publish
-from training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
 
 folder = VersionFolder(Path(sys.argv[1]))
 with folder.writing():
@@ -96,7 +96,7 @@ def test_a_changed_a_lost_and_a_foreign_file_are_found(folder: VersionFolder) ->
 
 
 def test_what_a_later_version_wrote_is_refused_as_that(folder: VersionFolder) -> None:
-    from training.checkpoints.sealed_json import seal
+    from millrace.training.checkpoints.sealed_json import seal
 
     published(folder, 1)
     (folder.version(1) / "millrace.json").write_bytes(seal({**folder.manifest(1).body(), "format": 2}))
@@ -131,7 +131,7 @@ def test_nothing_is_kept_of_an_export_that_fails(folder: VersionFolder, monkeypa
         if path == folder.root:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("training.checkpoints.exports.version_folder.sync_folder", failing)
+    monkeypatch.setattr("millrace.training.checkpoints.exports.version_folder.sync_folder", failing)
     with pytest.raises(ExportError, match="Input/output error; see that"):
         published(folder, 1)
     assert (folder.numbers(), folder.leftovers()) == ([], [])

@@ -21,10 +21,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from millrace.training.commands import Rewind, Save
+from millrace.training.ledger.skips import Skip
 from tests.training.conftest import BATCH, FEATURES, state_of
 from tests.training.trainer_rig import P0, P1, RigOptions, Run, Topic
-from training.commands import Rewind, Save
-from training.ledger.skips import Skip
 
 RECORDS = 2 * BATCH + 5
 BAD = 7

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.shaping.balance.class_weights import Output, corrected
-from pipelines.shaping.options import BalanceOptions
-from pipelines.stream.blocks import Rows
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.balance.class_weights import Output, corrected
+from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.model.call.class_balance import ClassBalance, correct_last_layer, output_of
+from millrace.training.model.call.compiled_call import batch_of
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
-from training.model.call.class_balance import ClassBalance, correct_last_layer, output_of
-from training.model.call.compiled_call import batch_of
-from training.model.learner import Learner
-from training.model.proof.metric_proof import states_add_up
-from training.model.proof.proof import ModelProof
 
 pytestmark = pytest.mark.tensorflow
 HALVES = BalanceOptions(target={"1": 0.5, "0": 0.5}, half_life=1000)

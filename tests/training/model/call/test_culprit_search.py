@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from consumers.records import Partition
-from pipelines.stream.blocks import Rows
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.model.call import culprit_search
+from millrace.training.model.call.culprit_search import Culprits
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, state_of, with_feature
-from training.ledger.offset_checksum import Evidence
-from training.model.call import culprit_search
-from training.model.call.culprit_search import Culprits
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("clicks", 0)

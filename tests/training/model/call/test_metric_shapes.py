@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
-from pipelines.stream.blocks import Rows
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import ModelError
+from millrace.training.model.call.metric_values import MOST_COMPONENTS, ValueNames
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.metric_proof import states_add_up
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
-from training.errors import ModelError
-from training.model.call.metric_values import MOST_COMPONENTS, ValueNames
-from training.model.learner import Learner
-from training.model.proof.metric_proof import states_add_up
 
 pytestmark = pytest.mark.tensorflow
 CLASSES = 5

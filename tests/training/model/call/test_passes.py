@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.records import Partition
-from pipelines.stream.blocks import Rows
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.ledger.offset_checksum import Evidence
+from millrace.training.model.call.compiled_call import batch_of
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import read
 from tests.training.conftest import (
     BATCH,
     FEATURES,
@@ -21,11 +26,6 @@ from tests.training.conftest import (
     with_feature,
 )
 from tests.training.trainer_rig import P0, Topic, running
-from training.checkpoints.parts import PartState
-from training.ledger.offset_checksum import Evidence
-from training.model.call.compiled_call import batch_of
-from training.model.learner import Learner
-from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("t", 0)

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from pipelines.shaping.options import BalanceOptions, ReservoirOptions
-from pipelines.stream.blocks import Rows
-from pipelines.stream.offset_mix import mix
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping.options import BalanceOptions, ReservoirOptions
+from millrace.pipelines.stream.blocks import Rows
+from millrace.pipelines.stream.offset_mix import mix
+from millrace.training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.proof import ModelProof
+from millrace.training.model.variables import read
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
-from training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
-from training.model.learner import Learner
-from training.model.proof.metric_proof import states_add_up
-from training.model.proof.proof import ModelProof
-from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow
 FEW = ReservoirOptions(size=50, share=0.25)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines.schema import Field, Schema
-from training.model.probes.probe_batches import make_probe
+from millrace.pipelines.schema import Field, Schema
+from millrace.training.model.probes.probe_batches import make_probe
 
 
 @pytest.mark.parametrize(

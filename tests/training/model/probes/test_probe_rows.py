@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from app.service.model_setup import examine
-from consumers.errors import ConfigError
-from pipelines.schema import Field, Schema
-from pipelines.stream.record_sample import RecordSample
+from millrace.app.service.model_setup import examine
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.stream.record_sample import RecordSample
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.proof.proof import Finding
+from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import mlp
-from training.model.learner import Learner, LearnerOptions
-from training.model.proof.proof import Finding
-from training.model.setup.strategy import DeviceOptions
 
 pytestmark = pytest.mark.tensorflow
 SIZE = 8

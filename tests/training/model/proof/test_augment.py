@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from consumers.errors import ConfigError
-from consumers.records import Partition
+from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.training.model.learner import Learner
+from millrace.training.model.proof.augment_proof import draws_by_seed
+from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
-from training.model.learner import Learner
-from training.model.proof.augment_proof import draws_by_seed
-from training.model.proof.proof import ModelProof
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,13 +7,13 @@ import keras
 import pytest
 import tensorflow as tf
 
-from app.service.model_setup import examine
-from pipelines.schema import Field, Schema
+from millrace.app.service.model_setup import examine
+from millrace.pipelines.schema import Field, Schema
+from millrace.training.errors import ModelError
+from millrace.training.model.call.compiled_call import TrainingCall
+from millrace.training.model.proof.proof import Finding, ModelProof
+from millrace.training.model.variables import copies
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
-from training.errors import ModelError
-from training.model.call.compiled_call import TrainingCall
-from training.model.proof.proof import Finding, ModelProof
-from training.model.variables import copies
 
 pytestmark = pytest.mark.tensorflow
 

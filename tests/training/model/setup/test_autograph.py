@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.impl import api
 
+from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import MakeLearner, block, mlp
-from training.model.proof.proof import ModelProof
 
 pytestmark = pytest.mark.tensorflow
 

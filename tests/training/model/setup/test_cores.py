@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from training.model.setup.cores import quota, usable_cores
+from millrace.training.model.setup.cores import quota, usable_cores
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
+from millrace.pipelines.schema import Field, Schema
+from millrace.training.errors import ModelError, gist
+from millrace.training.model.setup.build_errors import without_mean
+from millrace.training.model.setup.keras_options import without_effect
 from tests.training.conftest import FEATURES, SCHEMA, MakeLearner, mlp
-from training.errors import ModelError, gist
-from training.model.setup.build_errors import without_mean
-from training.model.setup.keras_options import without_effect
 
 pytestmark = pytest.mark.tensorflow
 Y = (Field(name="y", source="y", dtype="float32"),)

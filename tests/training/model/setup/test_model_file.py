@@ -11,11 +11,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from pipelines.schema import Field, Schema
+from millrace.pipelines.schema import Field, Schema
+from millrace.training.errors import ModelError
+from millrace.training.model.setup.model_code import beside_sha256, is_code_of
+from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from tests.training.conftest import FEATURES, MakeLearner, mlp
-from training.errors import ModelError
-from training.model.setup.model_code import beside_sha256, is_code_of
-from training.model.setup.model_file import LoadedModelFile, ModelFile, load
 
 pytestmark = pytest.mark.tensorflow
 
@@ -212,13 +212,24 @@ def test_an_error_beside_the_model_is_told_with_its_file_and_line(tmp_path: Path
         load(broken)
 
 
-@pytest.mark.parametrize("name", ["training", "app"])
-def test_a_users_package_of_our_name_is_said_to_be_in_the_way(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "mine.py").write_text("")
-    line = _told(tmp_path, f"import {name}.mine\n{GOOD}")
+@pytest.mark.parametrize("name", ["training", "app", "pipelines", "consumers"])
+def test_a_users_own_packages_may_bear_the_names_of_our_folders(name: str, tmp_path: Path) -> None:
+    files = {
+        "model.py": f"from {name}.mine import UNITS\n{GOOD}",
+        f"{name}/__init__.py": "",
+        f"{name}/mine.py": "UNITS = 3\n",
+    }
+    source = _with_files(tmp_path, files)
+    load(source)
+    assert sorted(beside_sha256(source.path)) == [f"{name}/__init__.py", f"{name}/mine.py"]
+
+
+def test_a_users_package_of_our_name_is_said_to_be_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "millrace").mkdir()
+    (tmp_path / "millrace" / "mine.py").write_text("")
+    line = _told(tmp_path, f"import millrace.mine\n{GOOD}")
     assert line.endswith(
-        f"(line 1); {name} is a package of millrace's own, so what is called so beside the file is not found: rename it"
+        "(line 1); millrace is this program's own package, so what is called so beside the file is not found: rename it"
     )
 
 
@@ -292,7 +303,7 @@ def test_a_preprocess_that_is_not_there_is_told_under_its_own_setting(tmp_path: 
 def test_a_users_folder_of_our_name_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "__init__.py").write_text("raise AssertionError('imported')\n")
-    text = "import training.errors\n\ndef build_model():\n    return training.errors.ModelError\n"
+    text = "import millrace.training.errors\n\ndef build_model():\n    return training.errors.ModelError\n"
     assert _load(tmp_path, text).build() is ModelError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import pytest
 
-from pipelines.schema import DType, Field, Schema
+from millrace.pipelines.schema import DType, Field, Schema
+from millrace.training.errors import ModelError
 from tests.training.conftest import MakeLearner
-from training.errors import ModelError
 
 pytestmark = pytest.mark.tensorflow
 

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from training.model.variables import model_variables, optimizer_variables, read
-from training.model.weights.initial_weights import match, take_over
-from training.model.weights.kept_slots import KeptSlots, keep_slots
-from training.model.weights.weight_files import FoundWeights
+from millrace.training.model.variables import model_variables, optimizer_variables, read
+from millrace.training.model.weights.initial_weights import match, take_over
+from millrace.training.model.weights.kept_slots import KeptSlots, keep_slots
+from millrace.training.model.weights.weight_files import FoundWeights
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(41), pytest.mark.slow]
 FEATURES, BATCH = 8, 64

@@ -8,13 +8,13 @@ import keras
 import numpy as np
 import pytest
 
-from consumers.errors import ConfigError
-from training.checkpoints.parts import Array
-from training.checkpoints.tensors import encode
-from training.errors import OtherModelError
-from training.model.variables import model_variables, read
-from training.model.weights.initial_weights import WeightTable, match, take_over
-from training.model.weights.weight_files import FoundWeights, read_file
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.parts import Array
+from millrace.training.checkpoints.tensors import encode
+from millrace.training.errors import OtherModelError
+from millrace.training.model.variables import model_variables, read
+from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
+from millrace.training.model.weights.weight_files import FoundWeights, read_file
 
 pytestmark = [
     pytest.mark.tensorflow,
