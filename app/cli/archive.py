@@ -16,7 +16,6 @@ from millrace.app.service.logs import configure
 from millrace.app.service.process_tuning import spare_the_collector
 from millrace.app.service.signals import Signals
 from millrace.app.settings import load
-from millrace.app.settings.units import parse_duration
 from millrace.app.tools.archive import archive as run_archiver
 from millrace.app.tools.archive import archive_place
 from millrace.consumers.archive.archive_account import prunable, remove
@@ -26,6 +25,7 @@ from millrace.consumers.archive.shards import listing as listed
 from millrace.consumers.archive.shards import survey
 from millrace.consumers.errors import ArchiveDamagedError
 from millrace.consumers.kafka.positions import parse_until
+from millrace.consumers.units import parse_duration
 
 log = logging.getLogger(__name__)
 

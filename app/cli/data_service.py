@@ -59,8 +59,8 @@ def worker(
     open to all networks, without authentication. Example: millrace data-service worker --dispatcher localhost:5050
     """
     signals = _begun("worker")
-    from millrace.app.settings.units import parse_size
     from millrace.app.tools.data_service import host_and_port, work
+    from millrace.consumers.units import parse_size
 
     try:
         size = parse_size(cache)

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 
 from millrace.app.settings.environment import require_tensorflow_backend
-from millrace.app.settings.units import parse_duration
 from millrace.app.tools.demo.demo import DemoOptions, run
 from millrace.app.tools.demo.report import summary, unlearnt
 from millrace.app.tools.demo.screen import screen_for
 from millrace.app.tools.demo.workspace import Workspace
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.units import parse_duration
 
 
 def demo(

@@ -8,12 +8,12 @@ import typer
 from millrace.app.cli.option_groups import grouped
 from millrace.app.cli.render.tables import console
 from millrace.app.cli.service_options import ServiceOptions
-from millrace.app.settings.units import parse_duration
 from millrace.app.tools.status.first_figures import has_figures
 from millrace.app.tools.status.status_readings import StatusReadings
 from millrace.app.tools.status.status_view import drawn
 from millrace.app.tools.status.watch_loop import watch
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.units import parse_duration
 
 
 @grouped

@@ -33,7 +33,7 @@ from millrace.app.monitoring.snapshot import Snapshot
 from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
 from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from millrace.app.service.exporting import ExportFigures
-from millrace.app.settings.units import format_duration
+from millrace.consumers.units import format_duration
 from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
 from millrace.pipelines.shaping.windows.windows import WindowFigures
 from millrace.pipelines.stream.offset_counts import OffsetCounts

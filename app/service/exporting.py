@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from millrace.app.service.announcing import Announcing
 from millrace.app.settings import Settings
-from millrace.app.settings.units import format_duration
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.log_limit import LogLimit
+from millrace.consumers.units import format_duration
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.checkpoints.folder import Folder

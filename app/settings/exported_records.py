@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from millrace.app.settings.root import Settings
-from millrace.app.settings.section import FOLDER as AGAINST
 from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.settings.sections.registry import RegistrySettings
 from millrace.app.settings.sections.windows import to_windows
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import FOLDER as AGAINST
 from millrace.pipelines.formats.protobuf.descriptors import descriptor_set
 
 FOLDER = "records"

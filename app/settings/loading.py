@@ -10,7 +10,6 @@ from pydantic import BaseModel, ValidationError
 from millrace.app.settings.environment import Overrides, read_environment
 from millrace.app.settings.errors import SettingsError
 from millrace.app.settings.root import Settings
-from millrace.app.settings.section import FOLDER, Section
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.records import told_answers
 from millrace.app.settings.sections.registry import RegistrySettings
@@ -18,6 +17,7 @@ from millrace.app.settings.sections.windows import without_length
 from millrace.app.settings.spelling import dotted
 from millrace.app.settings.validation_errors import Places, describe
 from millrace.app.settings.yaml_file import Document, Key, read_yaml
+from millrace.consumers.section import FOLDER, Section
 
 _Model = TypeVar("_Model", bound=BaseModel)
 DEFAULT = "default"

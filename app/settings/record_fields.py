@@ -25,8 +25,8 @@ from pydantic_core import CoreSchema
 
 from millrace.app.settings.image_fields import image_fault
 from millrace.app.settings.nesting import depth
-from millrace.app.settings.section import Count, Section, SettingError, no_truth_value
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import Count, Section, SettingError, no_truth_value
 from millrace.pipelines import schema
 from millrace.pipelines.formats.shared.paths import escaped, parse
 from millrace.pipelines.formats.shared.sources import complaint_about

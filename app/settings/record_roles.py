@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from millrace.app.settings.record_fields import MAX, MIN, MISSING, Bound, Ruled, Source, check_bound, check_order
-from millrace.app.settings.section import Count, SettingError
+from millrace.consumers.section import Count, SettingError
 from millrace.pipelines import schema
 from millrace.pipelines.schema import DType, TimeFormat
 

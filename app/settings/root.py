@@ -5,7 +5,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from millrace.app.settings.section import Section, SettingError
 from millrace.app.settings.sections.api import ApiSettings
 from millrace.app.settings.sections.archive import ArchiveSettings
 from millrace.app.settings.sections.balance import BalanceSettings, to_balance
@@ -25,6 +24,7 @@ from millrace.app.settings.sections.stop import StopSettings
 from millrace.app.settings.sections.training import TrainingSettings
 from millrace.app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import Section, SettingError
 from millrace.pipelines.shaping.balance.resampling import class_field
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")

@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 
 from millrace.app.settings.all_settings import matches, settings_of, spelled
 from millrace.app.settings.environment import Overrides
-from millrace.app.settings.section import SettingError
 from millrace.app.settings.sections.records import LABELS_BY_NAME, ONE_LABEL
 from millrace.app.settings.spelling import dotted, flow
 from millrace.app.settings.yaml_file import Document, Key
+from millrace.consumers.section import SettingError
 
 _LONGEST = 60
 _MOST = 50

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from millrace.app.api.tokens import Tokens
 from millrace.app.settings import Settings, load
-from millrace.app.settings.units import parse_duration
+from millrace.consumers.units import parse_duration
 from tests import conftest
 from tests.deploy.dockerfile import stages_of
 from tests.deploy.manifests import K8S, ROOT, container, rendered

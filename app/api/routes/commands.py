@@ -35,7 +35,7 @@ from millrace.app.monitoring.models import OperationAnswer, ProblemDocument
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.rewind_view import plan_fields
 from millrace.app.monitoring.snapshot import OVER, Snapshot
-from millrace.app.settings.units import parse_duration
+from millrace.consumers.units import parse_duration
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Save
 from millrace.training.history.rewind_request import RewindRequest, parse_destination, parse_skips

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from millrace.app.settings.section import ConfigPath, Section, SettingError
+from millrace.consumers.section import ConfigPath, Section, SettingError
 
 _LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})", re.ASCII)
 

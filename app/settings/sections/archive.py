@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from millrace.app.settings.section import Section, from_folder, not_empty
-from millrace.app.settings.units import Duration, Size
+from millrace.consumers.section import Section, from_folder, not_empty
+from millrace.consumers.units import Duration, Size
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 _WITH_SECRET = re.compile(r"[^:]*://[^/]*:[^/]*@")

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from millrace.app.settings.section import ConfigPath, Section
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import ConfigPath, Section
 from millrace.pipelines.schema import AvroLayout, Schemas
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from millrace.app.settings.section import Count, Section
 from millrace.app.settings.sections.records import RecordsSettings, to_schema
+from millrace.consumers.section import Count, Section
 from millrace.pipelines.shaping.options import LABEL, BalanceOptions
 
 

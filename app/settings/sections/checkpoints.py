@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from millrace.app.settings.section import ConfigPath, Count, Section
-from millrace.app.settings.units import format_duration, parse_duration
+from millrace.consumers.section import ConfigPath, Count, Section
+from millrace.consumers.units import format_duration, parse_duration
 
 _STEPS = re.compile(r"\s*([1-9]\d{0,14})\s*steps?\s*", re.ASCII)
 

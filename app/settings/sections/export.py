@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from millrace.app.settings.section import ConfigPath, Count, Section, SettingError
-from millrace.app.settings.units import Duration
+from millrace.consumers.section import ConfigPath, Count, Section, SettingError
+from millrace.consumers.units import Duration
 from millrace.training.checkpoints.exports.export_gate import ExportCondition, parse_condition
 
 OnlyIf = Annotated[

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from millrace.app.settings.section import ConfigPath, Count, Section, SettingError
-from millrace.app.settings.units import Duration, Size
 from millrace.consumers.kafka.positions import Start as StartPosition
 from millrace.consumers.kafka.positions import parse_start
+from millrace.consumers.section import ConfigPath, Count, Section, SettingError
+from millrace.consumers.units import Duration, Size
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@,]+):(\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from millrace.app.settings.section import Section
-from millrace.app.settings.units import Duration
+from millrace.consumers.section import Section
+from millrace.consumers.units import Duration
 
 
 class LogSettings(Section):

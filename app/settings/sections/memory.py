@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from millrace.app.settings.section import Section
-from millrace.app.settings.units import Size
+from millrace.consumers.section import Section
+from millrace.consumers.units import Size
 
 
 class MemorySettings(Section):

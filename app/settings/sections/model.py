@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema
 
-from millrace.app.settings.section import FOLDER, Section
+from millrace.consumers.section import FOLDER, Section
 
 CHECKPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})@(\d{1,15}|latest)")
 """A checkpoint by the name of its model and its number."""

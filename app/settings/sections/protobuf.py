@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from millrace.app.settings.section import ConfigPath, Section
+from millrace.consumers.section import ConfigPath, Section
 from millrace.pipelines.schema import ProtobufLayout, Schemas
 
 

@@ -8,12 +8,12 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
 from millrace.app.settings.record_roles import EventTimeSettings, WeightSettings
-from millrace.app.settings.section import Section, SettingError
 from millrace.app.settings.sections.avro import AvroSettings, to_avro_layout
 from millrace.app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
-from millrace.app.settings.units import Duration, Share
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import Section, SettingError
+from millrace.consumers.units import Duration, Share
 from millrace.pipelines import schema
 from millrace.pipelines.formats import Decoder, make_decoder
 from millrace.pipelines.formats.csv.asked_columns import columns_of, places_of

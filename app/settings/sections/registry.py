@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from millrace.app.settings.certificates import PemFile, present, trusting
 from millrace.app.settings.secret_files import read_secret
-from millrace.app.settings.section import ConfigPath, Section, SettingError
+from millrace.consumers.section import ConfigPath, Section, SettingError
 
 if TYPE_CHECKING:
     from millrace.pipelines.registry.schemas import RegistrySchemas

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from millrace.app.settings.section import Count, Section
-from millrace.app.settings.units import Share
+from millrace.consumers.section import Count, Section
+from millrace.consumers.units import Share
 from millrace.pipelines.shaping.options import ReservoirOptions
 
 

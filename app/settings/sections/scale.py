@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from millrace.app.settings.section import Count, Section, SettingError
-from millrace.app.settings.units import Duration
+from millrace.consumers.section import Count, Section, SettingError
+from millrace.consumers.units import Duration
 
 _ORDINAL = re.compile(r"^(.+)-(\d+)$")
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from millrace.app.settings.section import ConfigPath, Count, Section, SettingError, from_folder, not_empty
 from millrace.app.settings.sections.api import Listen, host_and_port
-from millrace.app.settings.units import Duration, Size
+from millrace.consumers.section import ConfigPath, Count, Section, SettingError, from_folder, not_empty
+from millrace.consumers.units import Duration, Size
 
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?", re.ASCII)
 LATEST = "latest"

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from millrace.app.settings.section import Section
-from millrace.app.settings.units import Duration
+from millrace.consumers.section import Section
+from millrace.consumers.units import Duration
 
 
 class StopSettings(Section):

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from millrace.app.settings.section import Count, Section, SettingError
-from millrace.app.settings.units import Duration
+from millrace.consumers.section import Count, Section, SettingError
+from millrace.consumers.units import Duration
 
 
 def _auto_or_count(value: object) -> object:

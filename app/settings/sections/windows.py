@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from millrace.app.settings.section import Count, Section
 from millrace.app.settings.sections.records import RecordsSettings, to_schema
-from millrace.app.settings.units import Size
+from millrace.consumers.section import Count, Section
+from millrace.consumers.units import Size
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
 

@@ -22,7 +22,6 @@ from millrace.app.service.provenance import provenance_of
 from millrace.app.service.recorded_settings import hyperparameter_options
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_options
-from millrace.app.settings.section import SettingError
 from millrace.app.tools.pretrain.inputs import (
     InputOptions,
     reader_of,
@@ -38,6 +37,7 @@ from millrace.consumers.errors import ConfigError, DataLossError
 from millrace.consumers.kafka.positions import Offsets
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
+from millrace.consumers.section import SettingError
 from millrace.pipelines.files.service_dataset import ServiceJob
 from millrace.pipelines.files.shard_files import ShardReader
 from millrace.pipelines.files.visits import Refusals

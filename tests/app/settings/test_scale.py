@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millrace.app.settings.errors import SettingsError
-from millrace.app.settings.section import SettingError
 from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.consumers.section import SettingError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.app.settings.units import (
+from millrace.consumers.units import (
     format_duration,
     format_size,
     parse_duration,
