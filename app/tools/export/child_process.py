@@ -1,7 +1,8 @@
 """Runs `millrace export` as a child of a running service, and reads what it reports.
 
 Blocks the thread `exporter`, which owns the child: it is killed when that thread ends, when it takes too long, and at a
-stop. What it prints is read by `communicate`, so a child that prints a lot does not hang.
+stop. What it prints is read by `communicate`, so a child that prints a lot does not hang. It runs while a core is idle;
+one that starves beside a trainer that leaves none is started again at the lowest priority.
 """
 
 import json
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from millrace.app.service.exporting import ExportVerdict
 from millrace.app.tools.child_process.die_with_parent import dying_with_parent
-from millrace.app.tools.child_process.priority import give_way
+from millrace.app.tools.child_process.priority import cpu_s_of_group, give_way, run_when_idle
 from millrace.app.tools.child_process.python_program import millrace_command, worker_environment
 
 _LOOK_S = 0.2
+_STARVING_S, _STARVING_SHARE = 20.0, 0.05
+"""A child starves that has had less than this share of a core for so long."""
 _LONGEST = 300
 
 
@@ -29,6 +32,19 @@ class ExportProcess:
 
     def __call__(self, number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
         """Export a checkpoint, and wait."""
+        ends_at = time.monotonic() + within_s
+        ended = self._run(number, ends_at, stopped, idle=True) or self._run(number, ends_at, stopped, idle=False)
+        assert ended is not None  # only an idle one is given up
+        if ended.returncode == 0:
+            return published(ended.stdout)
+        late = time.monotonic() >= ends_at
+        why = f"it took longer than {within_s:g} s" if late else _reason(ended.stderr, ended.returncode)
+        return ExportVerdict(manifest=None, error=why)
+
+    def _run(
+        self, number: int, ends_at: float, stopped: threading.Event, *, idle: bool
+    ) -> "subprocess.CompletedProcess[str] | None":
+        """Run the child to its end, killed at a stop and when its time is over; None if it was idle and starved."""
         child = subprocess.Popen(  # noqa: S603 - our own command
             [*self._command, "--", str(number)],
             stdin=subprocess.DEVNULL,
@@ -38,21 +54,24 @@ class ExportProcess:
             env=worker_environment({}),
             process_group=0,  # to be killed with what it starts; its session stays the trainer's
         )
-        give_way(child.pid)  # from its first moment, as importing TensorFlow is most of its work
-        ends_at = time.monotonic() + within_s
+        # From its first moment, as importing TensorFlow is most of its work.
+        give_way(child.pid)
+        idle = idle and run_when_idle(child.pid)
+        starved, had_s, look_at = False, 0.0, time.monotonic() + _STARVING_S
         while True:
             try:
                 output, errors = child.communicate(timeout=_LOOK_S)
                 break
             except subprocess.TimeoutExpired:
-                if stopped.is_set() or time.monotonic() >= ends_at:
+                now = time.monotonic()
+                if idle and now >= look_at:
+                    before_s, had_s, look_at = had_s, cpu_s_of_group(child.pid), now + _STARVING_S
+                    starved = had_s - before_s < _STARVING_SHARE * _STARVING_S
+                if starved or stopped.is_set() or now >= ends_at:
                     _kill(child)
-        if child.returncode == 0:
-            return published(output)
-        late = time.monotonic() >= ends_at
-        return ExportVerdict(
-            manifest=None, error=f"it took longer than {within_s:g} s" if late else _reason(errors, child.returncode)
-        )
+        if starved and not stopped.is_set():
+            return None
+        return subprocess.CompletedProcess(child.args, child.returncode, output, errors)
 
 
 def _kill(child: "subprocess.Popen[str]") -> None:

@@ -209,6 +209,27 @@ def test_ten_exports_leave_the_priority_of_the_trainer_and_its_session(tmp_path:
     assert [each and (each["nice"], each["session"]) for each in lowered] == [(19, before[1])] * 10
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux runs processes while a core is idle")
+def test_an_export_runs_on_idle_cores_and_again_at_low_priority_if_it_starves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+    from millrace.app.tools.export import child_process
+
+    # It says how it is scheduled; while it may run on idle cores alone it sleeps, as one does that gets none.
+    code = (
+        "import json, os, sys, time\n"
+        "open(sys.argv[1], 'a').write(f'{os.sched_getscheduler(0)} ')\n"
+        "time.sleep(600 * (os.sched_getscheduler(0) == os.SCHED_IDLE))\n"
+        "print(json.dumps({'nice': os.nice(0), 'already': False}))\n"
+    )
+    monkeypatch.setattr(child_process, "_STARVING_S", 1.0)
+    export = child_process.ExportProcess(tmp_path / "clicks.yaml")
+    export._command = dying_with_parent([sys.executable, "-c", code, str(tmp_path / "tried")])
+    assert export(0, 60.0, threading.Event()).manifest == {"nice": 19, "already": False}
+    assert (tmp_path / "tried").read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
+
+
 def test_an_export_typed_in_a_terminal_leaves_the_priority_of_that_session() -> None:
     before = priority()
     shown = subprocess.run([sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True).stdout
