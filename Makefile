@@ -65,26 +65,30 @@ house: $(READY)
 
 # In three processes beside each other, also on two cores: while one waits, as for Kafka or for a process that it has
 # told to end, the two others keep the cores busy. LANES=0 is one process. `make test` and `make test-rest` are together
-# everything but the rules of the house, which `make check` runs. Each leaves the durations of its tests in build/tests,
-# and build/rows.json holds the outcomes of the rows.
-.PHONY: test-all test-rest test-changed durations
+# everything but the rules of the house, which `make check` runs, and what repeats a claim with other parameters, which
+# `make test-nightly` runs. Each leaves the durations of its tests in build/tests, and build/rows.json holds the outcomes
+# of the rows.
+.PHONY: test-all test-rest test-nightly test-changed durations
 LANES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/house \
 	--junitxml build/tests/$@.xml -p tests.faults.matrix.rows --rows build/rows.json
 test: $(READY) ## Before each push: all in process, and each law by one test of real processes
-	$(PYTEST) -m "not slow or law"
+	$(PYTEST) -m "(not slow or law) and not nightly"
 
 test-rest: $(READY) ## What `make test` leaves out: real processes that are killed, broken and restarted in every way
-	$(PYTEST) -m "slow and not law" --keep-rows
+	$(PYTEST) -m "slow and not law and not nightly" --keep-rows
 
-test-all: test test-rest ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
+test-nightly: $(READY) ## What repeats a claim of `make test-rest` with other parameters, or more often
+	$(PYTEST) -m "nightly" --keep-rows
+
+test-all: test test-rest ## All tests that show a claim, with Kafkas of their own; the outcomes of the rows go to build/rows.json
 
 # What differs from this commit or branch, as in `make test-changed BASE=main`.
 BASE ?= HEAD
 test-changed: $(READY) ## What of `make test` a change can reach, and the laws; BASE=main for what differs from main
 	@mkdir -p build
 	$(BIN)/python -m tests.changed $(BASE) > build/changed.txt
-	$(PYTEST) -m "not slow or law" --keep-rows $$(cat build/changed.txt)
+	$(PYTEST) -m "(not slow or law) and not nightly" --keep-rows $$(cat build/changed.txt)
 
 durations: $(READY) ## Write how long the tests of the last `make test-all` took into tests/durations.json; on a quiet machine
 	$(BIN)/python -m tests.durations build/tests/test.xml build/tests/test-rest.xml
@@ -136,8 +140,9 @@ teeth: $(READY) ## Take each row's protections out of a copy, one by one, and se
 
 # Some hours, one after the other: what each push need not show again. Ends with the first that fails.
 .PHONY: nightly
-nightly: $(READY) ## What the gate leaves out, for each night: teeth, the whole proof, fuzzing, properties, the demo, speed (hours)
+nightly: $(READY) ## What the gate leaves out, for each night: repeated claims, teeth, the whole proof, fuzzing, properties, the demo, speed (hours)
 	$(MAKE) demo-check
+	$(MAKE) test-nightly
 	$(BIN)/python -m pytest -q tests/properties --hypothesis-profile=proof
 	$(MAKE) fuzz-api fuzz-formats
 	$(MAKE) teeth

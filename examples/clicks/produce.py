@@ -53,6 +53,8 @@ async def produce(bootstrap: str, topic: str, chunks: Iterator[list[bytes]], opt
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
     try:
         await producer.start()
+        if topic not in (await producer.client.fetch_all_metadata()).topics():
+            raise UnknownTopicOrPartitionError  # `send` would wait 40 s for it
         for chunk in chunks:
             wanted = chunk if options.count is None else chunk[: options.count - written]
             acknowledgements = [await producer.send(topic, value) for value in wanted]

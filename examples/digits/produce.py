@@ -83,6 +83,8 @@ async def produce(bootstrap: str, topic: str, seed: int, count: int | None) -> i
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
     try:
         await producer.start()
+        if topic not in (await producer.client.fetch_all_metadata()).topics():
+            raise UnknownTopicOrPartitionError  # `send` would wait 40 s for it
         for chunk in drawings(seed):
             wanted = chunk if count is None else chunk[: count - written]
             await asyncio.gather(*[await producer.send(topic, value) for value in wanted])

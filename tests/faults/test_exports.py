@@ -9,7 +9,7 @@ import pytest
 from tests.faults.campaigns.exports import wage
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(40)]
-KILLS = 5
+KILLS = 4
 
 
 def test_no_half_version_is_ever_seen_whoever_is_killed_while_exporting(

@@ -164,7 +164,7 @@ def test_an_archived_topic_is_learnt_live_from_the_exact_end_of_its_archive(
         assert last.ids[number] == added(zero.ids[number], sums(range(zero.positions[number], end)))
 
 
-@pytest.mark.parametrize("source", ["archive", "range"])
+@pytest.mark.parametrize("source", ["archive", pytest.param("range", marks=pytest.mark.nightly)])
 def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
     stream: MakeStream, project: MakeProject, source: str
 ) -> None:

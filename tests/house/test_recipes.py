@@ -1,4 +1,7 @@
-"""The recipes of tests: `make test` is short and shows every law, `make test-rest` is the rest, the gate shows all."""
+"""The recipes of tests: `make test` is short and shows every law, `make test-rest` is the rest, the gate shows all.
+
+`make test-nightly` runs what repeats a claim of the gate.
+"""
 
 import ast
 import re
@@ -16,7 +19,7 @@ from tests.faults.matrix.table import ROWS
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 GATE = (ROOT / ".ci" / "run").read_text()
-MARKERS = {"slow", "law"}
+MARKERS = {"slow", "law", "nightly"}
 LAWS: Mapping[str, int] = {"kill": 2, "rewind": 4, "stop": 5, "damage": 17, "poison": 20, "group": 31}
 """The laws that `make test` shows with real processes, each with the row of the matrix that its test stands for."""
 LONGEST_LAW_S, WHOLE_S = 30.0, 750.0
@@ -60,10 +63,13 @@ def _selects(expression: Expression, marks: set[str] | frozenset[str]) -> bool:
     return expression.evaluate(lambda name, /, **_options: name in marks)
 
 
-def test_every_test_is_run_by_exactly_one_of_the_two_recipes_and_by_test_all() -> None:
+def test_every_test_is_run_by_exactly_one_recipe_and_by_test_all_or_each_night() -> None:
     for marks in map(set, chain.from_iterable(combinations(MARKERS, size) for size in range(len(MARKERS) + 1))):
-        assert _selects(_selection("test"), marks) != _selects(_selection("test-rest"), marks), marks
+        recipes = [name for name in ("test", "test-rest", "test-nightly") if _selects(_selection(name), marks)]
+        assert len(recipes) == 1, marks
+        assert (recipes == ["test-nightly"]) == ("nightly" in marks)
     assert re.search(r"^test-all: test test-rest ", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^nightly: .*(\n\t.*)*\$\(MAKE\) test-nightly$", MAKEFILE, re.MULTILINE)
 
 
 def test_the_rules_of_the_house_which_they_leave_out_are_run_by_make_check() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from millrace.app.service import announcing as announcing_module
 from millrace.app.service.announcing import Announcing
 from millrace.app.settings import load
 from millrace.app.tools.local_broker import LocalBroker
@@ -142,8 +143,10 @@ def test_a_kill_between_the_record_and_its_note_announces_it_again(
 
 @pytest.mark.slow
 def test_while_the_broker_is_away_versions_wait_and_then_come(
-    tmp_path: Path, versions: VersionFolder, wait_for: WaitFor
+    tmp_path: Path, versions: VersionFolder, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(announcing_module, "_WRITE_S", 4.0)
+    monkeypatch.setattr(announcing_module, "_LOOK_S", 1.0)
     with LocalBroker(tmp_path / "kafka") as local:
         create_topic(local.bootstrap_servers, "models")
         with announcing(config(tmp_path, local.bootstrap_servers, "models")) as thread:

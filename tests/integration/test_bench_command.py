@@ -107,37 +107,25 @@ def check_nothing_is_left(folder: Path, broker: str, topic: str) -> None:
         assert asyncio.run(committed(broker, topic, group)) is None
 
 
-@pytest.mark.timeout(400)
-def test_a_trial_of_a_group_counts_what_all_workers_learn(
-    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
-) -> None:
-    name = topic(2)
-    produce(name, [(number % 2, bytes(29 * 4)) for number in range(_RECORDS)])
-    done = bench(tmp_path, broker, name, "--workers", "2")
-    assert done.returncode == 0, done.stderr
-    trial = json.loads(done.stdout)
-    assert trial["workers"] == 2
-    assert 0 < trial["records"] <= _RECORDS
-    assert trial["bound_by"] in {"records", "input", "compute", "workers"}
-    assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
-    check_nothing_is_left(tmp_path, broker, name)
-
-
 _SLOW_WORKER = _SLOW["input"].replace(
     "time.sleep(0.1)", "time.sleep(0.1 * (os.environ['MILLRACE_SCALE__INDEX'] == '1'))"
 )
 
 
 @pytest.mark.timeout(400)
-def test_a_worker_that_is_slow_is_named_as_the_limit_of_its_group(
+def test_a_trial_of_a_group_counts_all_workers_and_names_a_slow_one_as_the_limit(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
-    name = topic(2)
-    produce(name, [(number % 2, bytes(29 * 4)) for number in range(20_000)])
+    name, records = topic(2), 20_000
+    produce(name, [(number % 2, bytes(29 * 4)) for number in range(records)])
     (tmp_path / "model.py").write_text("import os\n" + _SLOW_WORKER + _MODEL)
     done = bench(tmp_path, broker, name, "--workers", "2", model=tmp_path / "model.py")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["bound_by"] == "workers"
+    trial = json.loads(done.stdout)
+    assert (trial["workers"], trial["bound_by"]) == (2, "workers")
+    assert 0 < trial["records"] <= records
+    assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
+    check_nothing_is_left(tmp_path, broker, name)
 
 
 @pytest.mark.timeout(400)

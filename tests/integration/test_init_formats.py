@@ -172,12 +172,11 @@ TOPICS: tuple[Callable[[Any], Unknown], ...] = (
     protobuf,
     iso_times,
     regression_with_outliers,
-    text_classes,
-    free_text,
     plain_text_with_a_label_in_a_header,
-    images,
     images_in_json,
 )
+MORE_TOPICS: tuple[Callable[[Any], Unknown], ...] = (text_classes, free_text, images)
+"""What others show together: named classes and text without a key by a label in a header, pictures inside JSON."""
 
 
 async def send(broker: str, topic: str, unknown: Unknown) -> None:
@@ -187,7 +186,11 @@ async def send(broker: str, topic: str, unknown: Unknown) -> None:
             await producer.send(topic, value, headers=[] if header is None else [header])
 
 
-@pytest.mark.parametrize("make", TOPICS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [*TOPICS, *(pytest.param(make, marks=pytest.mark.nightly) for make in MORE_TOPICS)],
+    ids=lambda make: make.__name__,
+)
 def test_a_topic_that_nobody_described_is_drafted_validated_and_learnt(
     make: Callable[[Any], Unknown], broker: str, topic: MakeTopic, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

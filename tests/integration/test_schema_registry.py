@@ -193,7 +193,7 @@ AWAY_S = float(os.environ.get("MILLRACE_TEST_REGISTRY_AWAY", "3"))
 """How long the registry is away; a campaign may set more."""
 
 
-@pytest.mark.parametrize("form", [_AVRO, _PROTOBUF], ids=["avro", "protobuf"])
+@pytest.mark.parametrize("form", [_AVRO, pytest.param(_PROTOBUF, marks=pytest.mark.nightly)], ids=["avro", "protobuf"])
 def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
     form: Form,
     home: tuple[Home, str, str],

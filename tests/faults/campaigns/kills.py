@@ -38,7 +38,7 @@ from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
 
-CI_ROUNDS, ROUNDS = 10, 20
+CI_ROUNDS, ROUNDS = 7, 20
 HISTORY_ROUNDS = 50
 """Kills of one history at most; a campaign of more has several, each with a topic of its own."""
 PARTITIONS, REPLICAS = 4, 2

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from itertools import product
+from itertools import combinations_with_replacement
 
 import pytest
 from hypothesis import given, settings
@@ -46,8 +46,11 @@ def test_no_records_are_no_rows(subject: Conformance) -> None:
 
 @every_subject
 @pytest.mark.slow
-def test_every_pair_of_records_is_decoded_as_each_is_alone(subject: Conformance) -> None:
-    for first, second in product(subject.cases, repeat=2):
+@pytest.mark.parametrize("turned", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["given", "turned"])
+def test_every_pair_of_records_is_decoded_as_each_is_alone(subject: Conformance, turned: bool) -> None:
+    """Each pair stands in one order here, and in the other one each night."""
+    for number, pair in enumerate(combinations_with_replacement(subject.cases, 2)):
+        first, second = pair if (number % 2 == 0) != turned else pair[::-1]
         found = outcomes(subject.decoder, [first.value, second.value])
         assert same(found[0], first.outcome), (first.what, second.what)
         assert same(found[1], second.outcome), (first.what, second.what)
@@ -85,7 +88,7 @@ def test_one_bad_record_among_many_good_ones_is_found_wherever_it_stands(subject
 
 
 @every_subject
-@settings(max_examples=150)
+@settings(max_examples=60)  # `make fuzz-formats` tries a million
 @given(data=st.data())
 @pytest.mark.slow
 def test_mutated_records_are_decoded_among_any_neighbours_as_they_are_alone(
@@ -102,13 +105,13 @@ def test_a_flood_of_mutated_records_is_decoded_as_each_is_alone(subject: Conform
     generator = random.Random(7)
     whole = [value for value in subject.values if value]
     records = []
-    for _ in range(1500):
+    for _ in range(500):  # `make fuzz-formats` tries a million
         record = bytearray(generator.choice(whole))
         for _ in range(generator.randint(0, 2)):
             record[generator.randrange(len(record))] = generator.choice(b'{}[]":,;0123456789eE.-ntIN\\ \r\n\0\xc3')
         records.append(bytes(record))
     apart = alone(subject.decoder, records)
-    for size in (1500, 211, 37):
+    for size in (500, 211, 37):
         found = [
             outcome
             for start in range(0, len(records), size)

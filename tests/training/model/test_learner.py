@@ -63,7 +63,7 @@ class Late(keras.Model):
     "rows",
     [
         2 * BATCH + 1,
-        pytest.param(2 * BATCH + 5, marks=pytest.mark.slow),
+        pytest.param(2 * BATCH + 5, marks=pytest.mark.nightly),
         pytest.param(3 * BATCH, marks=pytest.mark.slow),
     ],
 )

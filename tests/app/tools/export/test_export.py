@@ -81,7 +81,7 @@ def test_a_checkpoint_is_pinned_while_its_version_is_there(exported: tuple[Loade
     assert [(pin.number, pin.by) for pin in pins.all()] == [(2, f"export to {exported[1].parent}")]
 
 
-@pytest.fixture(params=[None, 7], ids=["unseeded", "seeded"])
+@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.nightly), 7], ids=["unseeded", "seeded"])
 def seed(request: pytest.FixtureRequest) -> Iterator[int | None]:
     """With a seed, as many a program sets one, a fresh process draws the same numbers as this one at first."""
     import tensorflow as tf

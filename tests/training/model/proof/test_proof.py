@@ -289,7 +289,7 @@ def _findings(learner_of: MakeLearner, build: Any, **kwargs: Any) -> list[Findin
     return ModelProof(learner_of(build, **kwargs)).findings()
 
 
-@pytest.mark.parametrize("replicas", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "layers",
     [(), (keras.layers.LayerNormalization,), (lambda: keras.layers.Dense(4, kernel_regularizer="l2"),)],

@@ -65,7 +65,7 @@ def with_branching_optimizer() -> Any:
     return model
 
 
-@pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize(
     ("build", "plain"),
     [
