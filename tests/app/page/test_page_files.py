@@ -1,11 +1,7 @@
-"""The page's files: all from this service, sent under a strict policy, and in the wheel."""
+"""The page's files: all from this service, and sent under a strict policy."""
 
 import gzip
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -68,20 +64,3 @@ def test_a_file_is_compressed_for_clients_that_accept_it(api: Client) -> None:
 @pytest.mark.parametrize("name", ["x.js", "%2e%2e%2ffiles.py", "..%2f..%2fservice.py", "static", "page.css%00"])
 def test_a_name_never_becomes_a_path(api: Client, name: str) -> None:
     is_problem(api.get(f"/page/{name}"), 404)
-
-
-def test_the_wheel_holds_the_page_and_its_build_gives_no_warning(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    for package in ("app", "consumers", "millrace", "pipelines", "training"):
-        shutil.copytree(ROOT / package, tree / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
-    done = subprocess.run(
-        [sys.executable, "-c", build], cwd=tree, capture_output=True, text=True, check=True, timeout=120
-    )
-    wheel = zipfile.ZipFile(tree / "dist" / done.stdout.split()[-1])
-    docs = {f"millrace/app/page/docs/{path.name}" for path in (STATIC.parent / "docs").iterdir()}
-    assert {f"millrace/app/page/static/{name}" for name in NAMES} | docs <= set(wheel.namelist())
-    assert "importable" not in done.stdout + done.stderr, "the folder of the files is taken for a package"
