@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from millrace.app.monitoring.all_figures import with_figures
 from millrace.app.monitoring.export_models import ExportsView
 from millrace.app.monitoring.group_models import GroupView
 from millrace.app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
@@ -182,17 +183,7 @@ class WindowsView(Shape):
     """How often a key has made room for another, by why."""
 
 
-class ReservoirView(Shape):
-    """What is remembered of what was learnt."""
-
-    rows: int
-    size: int
-    seen: int
-    """Records that they are a uniform sample of."""
-    age: int
-    """How many records were learnt since half of them were."""
-
-
+@with_figures("training")
 class TrainingView(Shape):
     """The trainer."""
 
@@ -207,8 +198,6 @@ class TrainingView(Shape):
     """With `balance`: each class before and after."""
     windows: WindowsView | None = None
     """With `windows`: what is held of the keys, at what is settled."""
-    reservoir: ReservoirView | None = None
-    """With `reservoir`: what is remembered."""
 
 
 class CheckpointView(Shape):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from millrace.app.monitoring.all_figures import shown_within
 from millrace.app.monitoring.envelope import stamp
 from millrace.app.monitoring.export_models import ExportsView
 from millrace.app.monitoring.group_view import group_of
@@ -19,7 +20,6 @@ from millrace.app.monitoring.models import (
     LiveView,
     ModelView,
     RecordsView,
-    ReservoirView,
     Status,
     StreamView,
     ThroughputAnswer,
@@ -34,7 +34,7 @@ from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of
 from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from millrace.app.service.exporting import ExportFigures
 from millrace.consumers.units import format_duration
-from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
+from millrace.pipelines.shaping.options import ClassShares
 from millrace.pipelines.shaping.windows.windows import WindowFigures
 from millrace.pipelines.stream.offset_counts import OffsetCounts
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -180,16 +180,12 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         hyperparameters_changed=posting.changes or None,
         classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
         windows=None if (held := posting.windows) is None else _windows(held),
-        reservoir=None if (kept := posting.reservoir) is None else _reservoir(kept),
+        **shown_within("training", posting.figures),
     )
 
 
 def _windows(held: WindowFigures) -> WindowsView:
     return WindowsView(keys=held.keys, bytes=held.nbytes, evicted=held.evicted)
-
-
-def _reservoir(kept: ReservoirFigures) -> ReservoirView:
-    return ReservoirView(rows=kept.rows, size=kept.size, seen=kept.seen, age=kept.age)
 
 
 def _class(shares: ClassShares) -> ClassView:

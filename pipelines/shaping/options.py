@@ -1,4 +1,4 @@
-"""Options and figures of the shaping: balance, reservoir, augment. Pure; runs anywhere, without TensorFlow."""
+"""Options of the shaping: balance, reservoir, augment. Pure; runs anywhere, without TensorFlow."""
 
 import inspect
 import math
@@ -65,18 +65,6 @@ class ReservoirOptions:
         if self.rows is not None:
             return self.rows
         return max(1, round(self.share / (1 - self.share) * batch_size / replicas)) * replicas
-
-
-@dataclass(frozen=True, slots=True)
-class ReservoirFigures:
-    """What a memory of the past holds."""
-
-    rows: int
-    size: int
-    seen: int
-    """Records that it is a sample of: all that were learnt since it began."""
-    age: int
-    """How many records were learnt since half of its rows were; half of what was seen, as the sample is uniform."""
 
 
 Augment = Callable[..., Any]

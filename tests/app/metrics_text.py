@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from millrace.app.monitoring.metrics.metric import PREFIX
+from millrace.consumers.metric import PREFIX
 from tests.programs import program
 
 HOW = "`make tools` installs Debian's package prometheus, which has promtool"

@@ -29,6 +29,7 @@ EXPLAINED_FILES: Mapping[str, str] = {
     "errors": "the errors of its folder",
     "options": "the options of its folder",
     "reference": "writes a page of docs: of the settings, of the metrics",
+    "figures": "the figures of its folder",
     "rewind": "the tool, and what it does to a history",
 }
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.augmentation import Augmentation
-from millrace.pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirFigures, ReservoirOptions
+from millrace.pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirOptions
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import flat_preprocess
 from millrace.training.checkpoints.parts import Part
@@ -194,10 +194,6 @@ class Learner:
     def class_shares(self) -> dict[str, ClassShares]:
         """Return how classes are balanced, by class; none where they are not."""
         return {} if self.call.shaping.balance is None else self.call.shaping.balance.shares()
-
-    def reservoir_figures(self) -> ReservoirFigures | None:
-        """Return what is remembered of what was learnt; None where nothing is."""
-        return None if self.call.shaping.reservoir is None else self.call.shaping.reservoir.figures()
 
     @property
     def state(self) -> list[Any]:

@@ -8,7 +8,8 @@ process.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millrace.pipelines.shaping.options import ClassShares, ReservoirFigures
+from millrace.consumers.metric import Reported
+from millrace.pipelines.shaping.options import ClassShares
 from millrace.pipelines.shaping.windows.windows import WindowFigures
 from millrace.training.model.hyperparameters import Change
 from millrace.training.telemetry.group_report import GroupReport
@@ -56,8 +57,8 @@ class Posting:
     """How classes are balanced; empty where they are not."""
     windows: WindowFigures | None = None
     """What is held of the keys of windows; None where there are none."""
-    reservoir: ReservoirFigures | None = None
-    """What is remembered of what was learnt; None where nothing is."""
+    figures: Mapping[str, Reported] = field(default_factory=dict)
+    """What the parts of the trainer's state report, by name."""
 
 
 class Board:

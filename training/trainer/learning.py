@@ -127,7 +127,7 @@ class Learning:
                 changes=figures.changes,
                 classes=self._learner.class_shares(),
                 windows=figures.windows,
-                reservoir=self._learner.reservoir_figures(),
+                figures=figures.reported(),
             )
             self._reports.board.post(posting, now)
 

@@ -3,8 +3,10 @@
 Written on the trainer's thread.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from millrace.consumers.metric import Reported
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.windows.windows import WindowFigures, WindowStates
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
@@ -74,6 +76,10 @@ class SaveFigures:
         """What is held of the keys of windows; None where records are learnt one by one."""
         found = (states for states in self._state.row_states if isinstance(states, WindowStates))
         return next((states.figures() for states in found), None)
+
+    def reported(self) -> Mapping[str, Reported]:
+        """Return what the parts of the state report, by name."""
+        return self._state.figures()
 
     def begun_anew(self, partition: Partition) -> None:
         """Note that the topic of a partition was created again: what is remembered of its records ends."""

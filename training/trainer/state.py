@@ -7,6 +7,7 @@ only from a checkpoint that fits the model. Runs on the trainer's thread.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from millrace.consumers.metric import Reported, reported_by
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.row_states import RowStates
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
@@ -96,6 +97,10 @@ class TrainerState:
         self.check_finite()
         given = whole or {}
         return {part.name: given[part.name] if part.name in given else part.snapshot() for part in self._parts}
+
+    def figures(self) -> Mapping[str, Reported]:
+        """Return what the parts report, by name."""
+        return reported_by((*self._parts, *self.row_states))
 
     def settled(self, facts: BlockFacts) -> None:
         """Have what follows the ledger follow a block that it has settled."""

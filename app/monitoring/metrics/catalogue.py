@@ -7,9 +7,10 @@ from it, alerts and boards may use nothing else.
 
 from collections.abc import Mapping
 
+from millrace.app.monitoring.all_figures import kinds
 from millrace.app.monitoring.metrics.export_catalogue import EXPORTS
-from millrace.app.monitoring.metrics.metric import Metric, counter, gauge, histogram
 from millrace.app.monitoring.metrics.shaping_catalogue import SHAPING
+from millrace.consumers.metric import Metric, counter, gauge, histogram, metrics_of
 
 _TRAINER = (
     gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
@@ -388,7 +389,7 @@ _PROCESS = (
     ),
 )
 
-SECTIONS: Mapping[str, tuple[Metric, ...]] = {
+_WRITTEN: Mapping[str, tuple[Metric, ...]] = {
     "The trainer": _TRAINER,
     "Records": _RECORDS,
     "Lag": _LAG,
@@ -399,5 +400,10 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     "The group": _GROUP,
     "Process": _PROCESS,
 }
+SECTIONS: Mapping[str, tuple[Metric, ...]] = {
+    title: (*written, *(one for kind in kinds() if kind.section == title for one in metrics_of(kind).values()))
+    for title, written in _WRITTEN.items()
+}
+"""By the titles of docs/metrics.md; those of figures stand behind the others."""
 CATALOGUE: Mapping[str, Metric] = {metric.short: metric for section in SECTIONS.values() for metric in section}
 """All of them, by the short name."""

@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from millrace.app.monitoring.metrics.catalogue import CATALOGUE
-from millrace.app.monitoring.metrics.metric import MODEL
 from millrace.app.monitoring.metrics.process_readings import OfTheProcess
 from millrace.app.monitoring.metrics.reading import Distribution, Reading, known
 from millrace.app.monitoring.metrics.stream_readings import of_the_stream
 from millrace.app.monitoring.metrics.trainer_readings import of_the_trainer
 from millrace.app.monitoring.observer import Observation
+from millrace.consumers.metric import MODEL
 
 
 class ServiceCollector(Collector):

@@ -1,6 +1,6 @@
 """The part of the catalogue about exports beside the training. Pure."""
 
-from millrace.app.monitoring.metrics.metric import counter, gauge
+from millrace.consumers.metric import counter, gauge
 
 EXPORTS = (
     counter("exports", "Versions published beside the training. Bad: it stands still for many times export.every."),

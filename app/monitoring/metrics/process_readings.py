@@ -11,10 +11,10 @@ from importlib.metadata import version
 from prometheus_client import ProcessCollector
 
 from millrace.app.monitoring.metrics.catalogue import CATALOGUE
-from millrace.app.monitoring.metrics.metric import PREFIX
 from millrace.app.monitoring.metrics.reading import Reading
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import Snapshot
+from millrace.consumers.metric import PREFIX
 
 
 class OfTheProcess:

@@ -6,15 +6,16 @@ python -m millrace.app.monitoring.metrics.reference > docs/metrics.md
 import sys
 from collections.abc import Iterator
 
+from millrace.app.monitoring.all_figures import places
 from millrace.app.monitoring.metrics.catalogue import SECTIONS
-from millrace.app.monitoring.metrics.metric import Metric
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
+from millrace.consumers.metric import Metric
 
 _INTRODUCTION = """\
 # Metrics
 
 <!-- Written by `python -m millrace.app.monitoring.metrics.reference`; a test compares.
-     Change app/monitoring/metrics/catalogue.py instead. -->
+     Change app/monitoring/metrics/catalogue.py instead, or the figures.py of a room. -->
 
 `GET /metrics` on `api.listen` answers in Prometheus' text format, or OpenMetrics where the client asks for it. Each
 answer is read from one frozen snapshot, so its numbers belong together, and agree with `/status`, `/lag` and
@@ -42,6 +43,15 @@ _OF_THE_SERVER = "The server of predictions"
 """A process of its own, `millrace serve`, whose `/metrics` has these and no others."""
 
 
+_PLACES = """\
+## In `/status`
+
+Some metrics belong to one capability. `/status` shows the same number at this place, while the capability is in use.
+
+| place | metric |
+|---|---|""".splitlines()
+
+
 def _sections() -> Iterator[str]:
     for title, metrics in {**SECTIONS, _OF_THE_SERVER: SERVING}.items():
         yield f"## {title}\n"
@@ -49,6 +59,9 @@ def _sections() -> Iterator[str]:
         yield "|---|---|---|---|"
         yield from map(_row, metrics)
         yield ""
+    yield from _PLACES
+    yield from sorted(f"| `{place}` | `{one.name}` |" for place, one in places() if isinstance(one, Metric))
+    yield ""
 
 
 def _row(metric: Metric) -> str:

@@ -1,6 +1,6 @@
 """The metrics of `millrace serve`, a process of its own: names and words, as those of the trainer have. Pure."""
 
-from millrace.app.monitoring.metrics.metric import counter, gauge, histogram
+from millrace.consumers.metric import counter, gauge, histogram
 
 SERVING = (
     gauge("serve_ready", "1 where /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),

@@ -1,6 +1,6 @@
 """The part of the catalogue about shaping: what is learnt where it differs from what came. Pure."""
 
-from millrace.app.monitoring.metrics.metric import gauge
+from millrace.consumers.metric import gauge
 
 SHAPING = (
     gauge(
@@ -26,12 +26,5 @@ SHAPING = (
         "How often a key has made room for another, in this history; full: windows.max_bytes was reached. Bad: it "
         "grows as fast as records come; then sequences are short.",
         "reason",
-    ),
-    gauge("reservoir_rows", "Rows of the past that `reservoir` holds. Bad: fewer than reservoir.size for ever."),
-    gauge("reservoir_seen_records", "Records that they are a uniform sample of. Bad: it falls without a rewind."),
-    gauge(
-        "reservoir_age_records",
-        "How many records were learnt since half of the rows were. Bad: of a world that is no more; then replay slows "
-        "the model down.",
     ),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from millrace.app.monitoring.all_figures import readings
 from millrace.app.monitoring.health import alive, ready
 from millrace.app.monitoring.metrics.reading import Reading, by_label, known, one_of
 from millrace.app.monitoring.observer import Observation
@@ -77,10 +78,7 @@ def _posted(posting: Posting) -> Iterator[Reading]:
         yield Reading("window_keys", posting.windows.keys)
         yield Reading("window_bytes", posting.windows.nbytes)
         yield from by_label("window_evicted_keys", posting.windows.evicted)
-    if posting.reservoir is not None:
-        yield Reading("reservoir_rows", posting.reservoir.rows)
-        yield Reading("reservoir_seen_records", posting.reservoir.seen)
-        yield Reading("reservoir_age_records", posting.reservoir.age)
+    yield from readings(posting.figures)
     yield from _live(posting.live)
 
 

@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millrace.app.monitoring.metrics.metric import MODEL
 from millrace.app.monitoring.metrics.reading import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
 from millrace.app.tools.serve.serving_meter import Distributed, ServingMeter
+from millrace.consumers.metric import MODEL
 
 Orders = Callable[[], Mapping[tuple[str, str], int]]
 

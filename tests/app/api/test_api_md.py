@@ -108,7 +108,7 @@ def test_every_field_of_a_large_answer_is_in_its_sample_or_text(section: str) ->
 
 
 def fields_of(shape: Any) -> Iterator[str]:
-    """Yield every name that an answer of this shape may contain."""
+    """Yield every name that an answer of this shape may contain; docs/metrics.md names those of figures."""
     if isinstance(shape, type) and issubclass(shape, BaseModel):
         for name, field in shape.model_fields.items():
             yield name

@@ -7,21 +7,24 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from millrace.app.monitoring.all_figures import places
 from millrace.app.monitoring.metrics.collector import ServiceCollector
-from millrace.app.monitoring.metrics.metric import MODEL
 from millrace.app.monitoring.models import LagAnswer, Status, ThroughputAnswer
 from millrace.app.monitoring.observer import Observation, Observer
 from millrace.app.monitoring.snapshot import take
 from millrace.app.monitoring.status import lag_answer, status_of, throughput_answer
 from millrace.app.service.exporting import ExportFigures
+from millrace.consumers.metric import MODEL, Metric, NoMetric, PartFigures
 from millrace.training.checkpoints import SaveReason
 from millrace.training.ledger.skips import Skip
+from tests.app.answer_fields import fields_of
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.groups import group, member
 from tests.app.metrics_text import Scrape
 
 ANSWERS: Mapping[str, type[BaseModel]] = {"status": Status, "lag": LagAnswer, "throughput": ThroughputAnswer}
 SERIES: Mapping[str, str] = {
+    **{f"status.{place}": one.short for place, one in places() if isinstance(one, Metric)},
     "status.stream.lag_records": "lag_records",
     "status.stream.lag_s": "lag_seconds",
     "status.stream.catch_up_s": "catch_up_seconds",
@@ -60,9 +63,6 @@ SERIES: Mapping[str, str] = {
     "status.training.windows.keys": "window_keys",
     "status.training.windows.bytes": "window_bytes",
     "status.training.windows.evicted.*": "window_evicted_keys",
-    "status.training.reservoir.rows": "reservoir_rows",
-    "status.training.reservoir.seen": "reservoir_seen_records",
-    "status.training.reservoir.age": "reservoir_age_records",
     "status.training.replicas": "replicas",
     "status.training.incarnation": "incarnation",
     "status.checkpoint.number": "checkpoint_number",
@@ -106,11 +106,11 @@ SERIES: Mapping[str, str] = {
 }
 """By where a number stands in an answer. What stands there by name is told by that label, or added up."""
 WITHOUT: Mapping[str, str] = {
+    **{f"status.{place}": one.why for place, one in places() if isinstance(one, NoMetric)},
     "status.stream.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
     "throughput.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
     "lag.partitions.*.readable_end": "is there while a transaction is open; millrace_problem shows one that stays open",
     "status.records.handed": "what the trainer was given is settled, or held by it",
-    "status.training.reservoir.size": "is in the settings",
     "status.checkpoint.parent": "names a checkpoint",
     "status.exports.running": "names a checkpoint",
     "status.checkpoint.step": "is millrace_step without millrace_checkpoint_unsaved_steps",
@@ -138,9 +138,9 @@ WHOLE: Key = frozenset()
 
 def numbers(shape: Any, path: str) -> Iterator[str]:
     """Yield the paths of the numbers in answers of this shape."""
-    if isinstance(shape, type) and issubclass(shape, BaseModel):
-        for name, field in shape.model_fields.items():
-            yield from numbers(field.annotation, f"{path}.{name}")
+    if isinstance(shape, type) and issubclass(shape, BaseModel | PartFigures):
+        for name, inner in fields_of(shape).items():
+            yield from numbers(inner, f"{path}.{name}")
     elif isinstance(shape, type) and issubclass(shape, int | float):
         yield path
     elif get_origin(shape) is Mapping:

@@ -87,9 +87,6 @@ class Recorder:
         """Return nothing: it balances no classes."""
         return {}
 
-    def reservoir_figures(self) -> None:
-        """Return nothing: it remembers no rows."""
-
     def not_finite(self) -> list[str]:
         """Return nothing: it holds only whole numbers."""
         return []
