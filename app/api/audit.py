@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from starlette.routing import Match
 from starlette.types import Message, Scope, Send
 
-from millrace.app.api.problem_documents import ProblemError
-from millrace.app.api.route_lookup import route_of
+from millrace.app.api.problem_documents import ProblemError, routes_at
 from millrace.consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def client_of(scope: Scope) -> str:
 
 
 def _command(scope: Scope, by: str, commands: Collection[str] = COMMANDS) -> _PendingCommand:
-    route = route_of(scope)
+    route = next((one for match, one in routes_at(scope["app"].routes, scope) if match is Match.FULL), None)
     if route is None or route.name not in commands:
         return _PendingCommand(scope, _OTHER, "of no route", by)
     return _PendingCommand(scope, route.name, route.path, by)

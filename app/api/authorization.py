@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.datastructures import Headers
 
-from millrace.app.api.offload import Charge, run_on_thread
+from millrace.app.api.offload import run_on_thread
 from millrace.app.api.problem_documents import ProblemError
 from millrace.app.api.tokens import Tokens
 
@@ -37,11 +37,8 @@ class Authorizer(Protocol):
 
     asks_for_token: bool
 
-    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """Return who sends the command, for the audit log. Raises ProblemError if they may not.
-
-        `charge` is called with the CPU time that other threads take for it.
-        """
+    async def authorize(self, headers: Headers, client: str) -> str:
+        """Return who sends the command, for the audit log. Raises ProblemError if they may not."""
         ...
 
 
@@ -63,16 +60,16 @@ class TokenAuthorizer:
         self._tokens = _Holders(tokens)
         self._readers = None if read_tokens is None else _Holders(read_tokens)
 
-    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str) -> str:
         """Return the name of the token's file."""
         del client
         token = _token_of(headers)
         if token is None:
             raise _unauthorized("This changes something, and the request brings no token.", _REALM)
-        owner = await self._tokens.owner(token, charge)
+        owner = await self._tokens.owner(token)
         if owner is not None:
             return f"{owner} over HTTP"
-        if self._readers is not None and await self._readers.owner(token, charge) is not None:
+        if self._readers is not None and await self._readers.owner(token) is not None:
             raise ProblemError(
                 403,
                 "Token Only Reads",
@@ -88,13 +85,13 @@ class ReadAuthorizer:
     def __init__(self, *folders: Tokens) -> None:
         self._folders = [_Holders(tokens) for tokens in folders]
 
-    async def authorize(self, headers: Headers, charge: Charge) -> None:
+    async def authorize(self, headers: Headers) -> None:
         """Raise ProblemError (401) if the request brings none of the tokens."""
         token = _token_of(headers)
         if token is None:
             raise _unauthorized("Reading needs a token here, and the request brings none.", _REALM)
         for folder in self._folders:
-            if await folder.owner(token, charge) is not None:
+            if await folder.owner(token) is not None:
                 return
         raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
 
@@ -106,10 +103,10 @@ class _Holders:
         self._tokens = tokens
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
-    async def owner(self, token: str, charge: Charge) -> str | None:
+    async def owner(self, token: str) -> str | None:
         """Return the name of the token's file, or None. Raises ProblemError (503) if the folder cannot be read."""
         try:
-            return await run_on_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
+            return await run_on_thread(partial(self._tokens.owner, token), self._one_at_a_time)
         except OSError as error:
             raise ProblemError(
                 503,
@@ -127,9 +124,8 @@ class LoopbackAuthorizer:
     def __init__(self, scheme: str = "http", listen: str = "api.listen") -> None:
         self._scheme, self._listen = scheme, listen
 
-    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str) -> str:
         """Return the client's address, since there is no name."""
-        del charge
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
             raise ProblemError(
@@ -158,9 +154,9 @@ class ReadOnlyAuthorizer:
     def __init__(self, listen: str = "api.listen") -> None:
         self._listen = listen
 
-    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str) -> str:
         """Raise ProblemError (403)."""
-        del headers, client, charge
+        del headers, client
         raise ProblemError(
             403,
             "Read Only",

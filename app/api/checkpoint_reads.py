@@ -2,10 +2,11 @@
 
 Owns a store without the folder's lease, so it answers from the start of the service on, and after the trainer has
 failed too. Listings and pins wait for each other, plans for each other, and verifications for each other, so that none
-of the three kinds delays another. The CPU time of listings, pins and plans is charged to the HTTP side's budget;
-verifications have their own.
+of the three kinds delays another. Verifications have a share of a core, on average.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
-from millrace.app.api.checkpoint_verification import VerificationQueue
-from millrace.app.api.offload import Charge, run_on_thread
+from millrace.app.api.offload import run_on_thread
+from millrace.app.api.problem_documents import ProblemError
 from millrace.app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder, PinView
+from millrace.consumers.suggested_command import suggested_command
 from millrace.training.checkpoints.fencing import Terms
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
@@ -31,6 +33,10 @@ from millrace.training.history.rewind_request import RewindRequest
 from millrace.training.history.rewind_target import best_good, newest_good
 
 T = TypeVar("T")
+MAX_VERIFICATIONS = 4
+"""One that runs, and those that wait for it."""
+_SHARE = 0.1
+"""How much of a core verifications may take, on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +53,8 @@ class Listing:
 class CheckpointReader:
     """Reads the folder of one model."""
 
-    def __init__(self, folder: Folder, charge: Charge) -> None:
-        self._folder, self._charge = folder, charge
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._store = CheckpointStore(folder)
         self._reads, self._plans = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
         self._verifications = VerificationQueue()
@@ -97,10 +103,10 @@ class CheckpointReader:
 
     async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
         """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
-        return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
+        return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans)
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
-        return await run_on_thread(read, self._reads, self._charge)
+        return await run_on_thread(read, self._reads)
 
     def _list(self) -> Listing:
         folders = [folder for folder in self._store.listing() if not self._was_pruned(folder)]
@@ -125,6 +131,53 @@ class CheckpointReader:
     def _was_pruned(self, inspection: Inspection) -> bool:
         """Return whether the checkpoint was removed during the inspection: then it looks corrupt, but is gone."""
         return inspection.condition is Condition.CORRUPT and not (self._folder.checkpoints / inspection.name).exists()
+
+
+class VerificationQueue:
+    """Reads and hashes whole checkpoints one after the other, with a rest after each.
+
+    That takes a core and the disk for as long as a checkpoint is large, and any client may ask for it. So the next one
+    waits until the average is a small share of a core. A few requests wait; more are refused. No result is kept: what
+    was whole an hour ago may be damaged now. A verification that has begun is finished, even if its client has left.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._limiter = anyio.CapacityLimiter(1)
+        self._queue = asyncio.Lock()
+        self._requests = 0
+        self._rests_until = clock()
+
+    async def run(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns, once it has had its turn. Raises ProblemError (503) if too many wait already."""
+        if self._requests >= MAX_VERIFICATIONS:
+            raise ProblemError(
+                503,
+                "Too Many Verifications",
+                f"{MAX_VERIFICATIONS} checkpoints are being verified, or wait for it, already.",
+                fix=f"Ask again later; `{suggested_command('checkpoints', 'verify')}` does it in a process of its own.",
+                headers={"retry-after": "30"},
+            )
+        spent_s = 0.0
+
+        def timed() -> T:
+            nonlocal spent_s
+            began = time.thread_time()
+            try:
+                return read()
+            finally:
+                spent_s = time.thread_time() - began
+
+        self._requests += 1
+        try:
+            async with self._queue:
+                await asyncio.sleep(max(0.0, self._rests_until - self._clock()))
+                try:
+                    return await run_on_thread(timed, self._limiter)
+                finally:
+                    self._rests_until = self._clock() + spent_s * (1 / _SHARE - 1)
+        finally:
+            self._requests -= 1
 
 
 def best_number(looks: Sequence[Inspection]) -> int | None:

@@ -1,7 +1,7 @@
 """The middleware: what every request must pass before a route sees it. An ASGI layer around the whole application.
 
-It bounds the size and the time of bodies, makes reads wait for the CPU budget, and authorizes commands and writes them
-to the audit log. It answers HEAD as GET without the body, and lets no cache keep an answer that does not say otherwise.
+It bounds the size and the time of bodies, and authorizes commands and writes them to the audit log. It answers HEAD as
+GET without the body, and lets no cache keep an answer that does not say otherwise.
 Because it stands around all routes, a new route cannot forget any of this.
 """
 
@@ -16,8 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.app.api.audit import Audit, client_of
 from millrace.app.api.authorization import Authorizer, ReadAuthorizer, is_open
-from millrace.app.api.cpu_budget import CpuBudget
-from millrace.app.api.offload import ignore_charge
 from millrace.app.api.problem_documents import ProblemError, StampNow, document
 from millrace.app.monitoring.envelope import Stamp
 
@@ -56,13 +54,11 @@ class ApiMiddleware:
         stamp: StampNow,
         authorizer: Authorizer,
         audit: Audit,
-        budget: CpuBudget | None = None,
         readers: ReadAuthorizer | None = None,
         manner: Manner = Manner(),
     ) -> None:
-        self._app, self._stamp, self._authorizer, self._audit, self._budget = app, stamp, authorizer, audit, budget
+        self._app, self._stamp, self._authorizer, self._audit = app, stamp, authorizer, audit
         self._readers, self._manner = readers, manner
-        self._charge = ignore_charge if budget is None else budget.charge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem document."""
@@ -73,8 +69,6 @@ class ApiMiddleware:
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         try:
-            if self._budget is not None:
-                await self._budget.wait_turn(scope["path"])
             send = await self._authorize_read(scope, send)
             by = await self._authorize(scope) if self._manner.is_command(scope) else None
         except ProblemError as problem:
@@ -97,14 +91,14 @@ class ApiMiddleware:
             return send
         if not is_read and self._authorizer.asks_for_token:
             return send
-        check = partial(self._readers.authorize, Headers(scope=scope), self._charge)
+        check = partial(self._readers.authorize, Headers(scope=scope))
         await check()
         return _while_authorized(send, check)
 
     async def _authorize(self, scope: Scope) -> str:
         """Return who sends the command; raise ProblemError, after an audit line, if they may not."""
         try:
-            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope), self._charge)
+            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope))
         except ProblemError as problem:
             self._audit.refused(scope, problem)
             raise

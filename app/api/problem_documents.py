@@ -5,7 +5,7 @@ an error quotes. A defect of ours is answered by 500; its traceback goes to the 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,8 +14,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
-from millrace.app.api.route_lookup import routes_at
 from millrace.app.monitoring.envelope import Stamp
 from millrace.app.monitoring.models import ProblemDocument
 from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
@@ -101,6 +102,19 @@ def install(app: FastAPI, stamp: StampNow) -> None:
 
     for kind in (ProblemError, HTTPException, RequestValidationError, MillraceError, Exception):
         app.add_exception_handler(kind, on_problem)
+
+
+def routes_at(routes: Iterable[BaseRoute], scope: Scope) -> Iterator[tuple[Match, Route]]:
+    """Yield all routes of this path, in order; Match.FULL if the method matches too.
+
+    Starlette's router reports only the first.
+    """
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            yield from routes_at(included.routes, scope)
+        elif isinstance(route, Route) and (match := route.matches(scope)[0]) is not Match.NONE:
+            yield match, route
 
 
 def as_problem(error: Exception) -> ProblemError:

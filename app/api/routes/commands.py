@@ -4,10 +4,12 @@ They run on the HTTP side's loop. A client waits at most as long as it asks to; 
 """
 
 import shlex
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
+import anyio
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,9 +17,9 @@ from starlette.responses import Response
 from millrace.app.api import audit
 from millrace.app.api.checkpoint_reads import CheckpointReader, just_published
 from millrace.app.api.middleware import ORDERED_BY
+from millrace.app.api.offload import run_on_thread
 from millrace.app.api.operations import Operation, Operations, new_id
 from millrace.app.api.problem_documents import ProblemError
-from millrace.app.api.rewind_planner import Beginnings, RewindPlanner
 from millrace.app.api.routes.reads import Number
 from millrace.app.monitoring.checkpoint_models import CheckpointAnswer, PinsAnswer
 from millrace.app.monitoring.command_models import (
@@ -35,12 +37,18 @@ from millrace.app.monitoring.models import OperationAnswer, ProblemDocument
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.rewind_view import plan_fields
 from millrace.app.monitoring.snapshot import OVER, Snapshot
+from millrace.consumers.records import Partition
 from millrace.consumers.units import parse_duration
 from millrace.training.checkpoints.manifest import Manifest
-from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Save
+from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save
+from millrace.training.history.rewind import Present, RewindPlan
 from millrace.training.history.rewind_request import RewindRequest, parse_destination, parse_skips
 from millrace.training.telemetry.phases import Phase
 
+Beginnings = Callable[[], Mapping[Partition, int] | None]
+"""Asks Kafka for the first offset that it still has of each partition. May take long, so it runs on a thread."""
+KAFKA_TIMEOUT_S = 4.0
+_MAX_ASKING_KAFKA = 8
 MAX_WAIT_S = 600.0
 _SOON_S = 5.0
 """How long an answer waits for a pause or a resume by default: the trainer polls several times a second."""
@@ -57,8 +65,6 @@ _OF_ONE: dict[int | str, dict[str, Any]] = {
     404: {"model": ProblemDocument},
     200: {"model": RewindPlanAnswer},
 }
-
-
 _PINNED: dict[int | str, dict[str, Any]] = {
     code: {"model": ProblemDocument} for code in (401, 403, 404, 408, 409, 413, 429)
 }
@@ -275,3 +281,37 @@ def _bad_wait(detail: str) -> ProblemError:
         f"query.wait: {detail}",
         fix=f"Write for instance ?wait=30s; at most {MAX_WAIT_S:g}s.",
     )
+
+
+class RewindPlanner:
+    """Plans a rewind before the trainer gets the command: what it would do, and whether it must be refused.
+
+    Threads read the disk and ask Kafka. Planning takes as long as the disk takes to read the checkpoint; it waits for
+    Kafka a few seconds at most.
+    """
+
+    def __init__(self, reader: CheckpointReader, beginnings: Beginnings) -> None:
+        self._reader, self._beginnings = reader, beginnings
+        self._asking = anyio.CapacityLimiter(_MAX_ASKING_KAFKA)
+
+    async def plan(self, request: RewindRequest, snapshot: Snapshot) -> RewindPlan:
+        """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
+        settled = snapshot.ledger.partitions
+        positions = {partition: facts.position for partition, facts in settled.items()}
+        present = Present(positions=positions, orders=snapshot.ledger.orders)
+        plan = await self._reader.plan(request, present)
+        return plan.with_earliest(await self._earliest(snapshot))
+
+    async def command(self, request: RewindRequest, snapshot: Snapshot) -> Rewind:
+        """Return the command for the trainer. Raises MillraceError if the rewind must be refused."""
+        plan = await self.plan(request, snapshot)
+        plan.refuse_loss(snapshot.settings.kafka.out_of_range)
+        return plan.prepared.command
+
+    async def _earliest(self, snapshot: Snapshot) -> Mapping[Partition, int] | None:
+        """Return the first offset that Kafka still has of each partition; None if Kafka is away, or takes too long."""
+        if not snapshot.source.connected:
+            return None
+        with anyio.move_on_after(KAFKA_TIMEOUT_S):
+            return await run_on_thread(self._beginnings, self._asking)
+        return None

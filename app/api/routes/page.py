@@ -1,37 +1,127 @@
-"""The page's files: `/` and what it loads from `/page/`.
+"""Files that browsers load, and the API's description: `/`, `/page/`, `/docs` and `/openapi.json`.
 
-Reads the files of app/page/static once, when the application is made: some 60 kB.
+Starlette's StaticFiles reads them, and answers with 304 if a browser has a file already. Here come the strict policy,
+and the compressed form, which is made once. Swagger UI comes out of the package fastapi-offline, so that a browser
+needs nothing from another origin.
 """
 
+import gzip
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
+import anyio
 from fastapi import APIRouter
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.staticfiles import StaticFiles
 
-from millrace.app.api.static_files import StaticFiles
+from millrace.app.api.offload import run_on_thread
+from millrace.app.api.problem_documents import ProblemError
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""Lets a browser load nothing from another origin, run no script that stands in markup, and frame nothing."""
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+"""What a machine's own table says of them differs."""
+_HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "vary": "accept-encoding",
+    "x-content-type-options": "nosniff",
+}
+_SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
 class PageRoutes:
-    """The routes of the page."""
+    """The routes of the page, and of the description for programs and people."""
 
-    def __init__(self) -> None:
-        folder = files("millrace.app.page") / "static"
-        self._files = StaticFiles(file for file in folder.iterdir() if file.is_file())
+    def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Take what makes the OpenAPI document, which takes a while at its first call."""
+        ours = Path(str(files("millrace.app.page")))
+        self._page, self._docs = StaticFiles(directory=ours / "static"), StaticFiles(directory=ours / "docs")
+        self._swagger_ui = StaticFiles(packages=[("fastapi_offline", "static")])
+        self._describe = describe
+        self._document: bytes | None = None
+        self._compressed: dict[str, bytes] = {}
+        self._one_at_a_time = anyio.CapacityLimiter(1)
 
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter()
         add = partial(router.add_api_route, include_in_schema=False)
         add("/", self.index)
-        add("/page/{name}", self.file)
+        add("/page/{name}", self.page)
+        add("/openapi.json", self.document)
+        add("/docs", self.docs)
+        add("/docs/{name}", self.docs)
         return router
 
     async def index(self, request: Request) -> Response:
         """Return the page itself."""
-        return self._files.respond(request, "index.html")
+        return await self._answer(self._page, "index.html", request)
 
-    async def file(self, request: Request, name: str) -> Response:
+    async def page(self, request: Request, name: str) -> Response:
         """Return a file that the page loads."""
-        return self._files.respond(request, name)
+        return await self._answer(self._page, name, request)
+
+    async def docs(self, request: Request, name: str = "index.html") -> Response:
+        """Return the page that starts Swagger UI, or a file that it needs."""
+        return await self._answer(self._swagger_ui if name in _SWAGGER_UI else self._docs, name, request)
+
+    async def document(self) -> Response:
+        """Return the OpenAPI document. It is made at the first request, on a thread, and then kept."""
+        if self._document is None:
+            self._document = await run_on_thread(
+                lambda: bytes(JSONResponse(self._describe()).body), self._one_at_a_time
+            )
+        return Response(self._document, media_type="application/json")
+
+    async def _answer(self, folder: StaticFiles, name: str, request: Request) -> Response:
+        """Return the file as a response. Raises ProblemError (404) if the folder has none of this name."""
+        try:
+            response = await folder.get_response(name, request.scope)
+        except HTTPException:
+            raise ProblemError(404, "Not Found", "The page has no such file.", fix="GET / is the page.") from None
+        if isinstance(response, FileResponse):
+            response.headers["content-type"] = _TYPES[Path(name).suffix]
+            if accepts_gzip(request.headers.get("accept-encoding", "")):
+                response = await self._gzip(response)
+        response.headers.update(_HEADERS)
+        return response
+
+    async def _gzip(self, plain: FileResponse) -> Response:
+        """Return the same answer compressed."""
+        etag, path = plain.headers["etag"], Path(plain.path)
+        if etag not in self._compressed:
+            self._compressed[etag] = await run_on_thread(
+                lambda: gzip.compress(path.read_bytes(), mtime=0), self._one_at_a_time
+            )
+        body = self._compressed[etag]
+        headers = {**plain.headers, "content-encoding": "gzip", "content-length": str(len(body))}
+        return Response(body, headers=headers)
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Return whether the header Accept-Encoding allows gzip, by its weights; an absent header does not."""
+    weights = {}
+    for each in accept_encoding.split(","):
+        name, _, parameter = each.partition(";")
+        key, _, value = parameter.partition("=")
+        try:
+            weights[name.strip().lower()] = float(value) if key.strip().lower() == "q" else 1.0
+        except ValueError:
+            weights[name.strip().lower()] = 0.0
+    return weights.get("gzip", weights.get("*", 0.0)) > 0

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from millrace.app.api import problem_documents
 from millrace.app.api.audit import Audit
 from millrace.app.api.middleware import ApiMiddleware
-from millrace.app.api.offload import Charge
 from millrace.app.api.problem_documents import ProblemError
 from millrace.app.monitoring.envelope import stamp_now
 from millrace.app.monitoring.health import alive, health_of, ready
@@ -86,9 +85,9 @@ class _ProbesOnly:
 
     asks_for_token = False
 
-    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str) -> str:
         """Raise ProblemError (405)."""
-        del headers, client, charge
+        del headers, client
         raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})
 
 

@@ -1,19 +1,25 @@
 """The reads: GET routes, which change nothing. They run on the HTTP side's loop; threads read the disk."""
 
+import gzip
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
+from millrace.app.api.audit import Audit
 from millrace.app.api.checkpoint_reads import CheckpointReader, in_full
 from millrace.app.api.operations import Operations
+from millrace.app.api.routes.page import accepts_gzip
 from millrace.app.api.routes.probes import add_probe, probed
+from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.monitoring.checkpoint_models import CheckpointList
 from millrace.app.monitoring.envelope import stamp
 from millrace.app.monitoring.health import alive
 from millrace.app.monitoring.lineage_models import LineageAnswer
 from millrace.app.monitoring.lineage_view import lineage_fields
+from millrace.app.monitoring.metrics.collector import ServiceCollector
 from millrace.app.monitoring.models import (
     Health,
     LagAnswer,
@@ -26,6 +32,9 @@ from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.status import lag_answer, status_of, throughput_answer
 
 MAX_PER_PAGE = 100
+_FASTEST = 1
+"""gzip's level for the loop: 51 kB, the text of 64 partitions, become 7.3 kB within 0.1 ms (measured 2026-11-22).
+Level 6 takes five times as long and saves 1 kB more. To write the text takes 4 ms."""
 Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
 Verify = Annotated[bool, Query(description="Read and hash every byte of it.")]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
@@ -108,3 +117,23 @@ class ReadRoutes:
         """Return the state of an operation."""
         operation = self._operations.get(operation_id)
         return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
+
+
+def metrics_router(observer: Observer, audit: Audit, certificate: ServerCertificate | None) -> APIRouter:
+    """Return the route of `GET /metrics`, for Prometheus."""
+    ends_at = None if certificate is None else lambda: certificate.ends_at
+    collector = ServiceCollector(observer.look, audit.counts, ends_at)
+    router = APIRouter()
+
+    async def metrics(request: Request) -> Response:
+        """Return all metrics, for Prometheus; docs/metrics.md explains each."""
+        text, content_type = collector.render(request.headers.get("accept", ""))
+        headers = {"content-type": content_type, "vary": "accept, accept-encoding"}
+        if not accepts_gzip(request.headers.get("accept-encoding", "")):
+            return Response(text, headers=headers)
+        compressed = gzip.compress(text, _FASTEST, mtime=0)
+        return Response(compressed, headers={**headers, "content-encoding": "gzip"})
+
+    responses: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    router.add_api_route("/metrics", metrics, tags=["How it goes"], response_class=Response, responses=responses)
+    return router

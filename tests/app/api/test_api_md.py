@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from millrace.app.api.operations import CHECK_TIMEOUT_S
-from millrace.app.api.rewind_planner import KAFKA_TIMEOUT_S
+from millrace.app.api.routes.commands import KAFKA_TIMEOUT_S
 from millrace.app.monitoring import (
     checkpoint_models,
     command_models,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from millrace.app.api import checkpoint_reads, operations, rewind_planner
+from millrace.app.api import checkpoint_reads, operations
+from millrace.app.api.routes import commands
 from millrace.consumers.errors import DataLossError
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints import SaveReason
@@ -173,7 +174,7 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
 
 
 def test_a_rewind_waits_only_briefly_for_a_slow_kafka(api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewind_planner, "KAFKA_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(commands, "KAFKA_TIMEOUT_S", 0.05)
     answers = threading.Event()
 
     def slowly(_start: Any) -> dict[Partition, int]:

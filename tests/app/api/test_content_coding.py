@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from millrace.app.api.content_coding import accepts_gzip
+from millrace.app.api.routes.page import accepts_gzip
 from tests.app.api_rig import Client
 
 

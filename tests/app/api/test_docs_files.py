@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.app.api.static_files import POLICY
+from millrace.app.api.routes.page import POLICY
 from tests.app.api_rig import Client, is_problem
 
 

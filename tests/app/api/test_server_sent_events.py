@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.app.api import server_sent_events
+from millrace.app.api.routes import events
 from millrace.app.api.server import ApiServer
 from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import Rig, is_problem, serving
@@ -82,7 +82,7 @@ def test_an_invalid_last_event_id_is_ignored(rig: Rig, client: httpx.Client, las
 def test_comments_break_silence_so_that_no_proxy_closes_the_stream(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "_KEEPALIVE_S", 0.0)
+    monkeypatch.setattr(events, "_KEEPALIVE_S", 0.0)
     with listening(client) as lines:
         assert next(line for line in lines if line.startswith(":")) == ": still here"
 
@@ -90,7 +90,7 @@ def test_comments_break_silence_so_that_no_proxy_closes_the_stream(
 def test_listeners_beyond_the_maximum_are_refused_until_one_leaves(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 3)
+    monkeypatch.setattr(events, "MAX_LISTENERS", 3)
     with ExitStack() as others:
         for _ in range(2):
             others.enter_context(listening(client))

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.app.api import cpu_budget, http_protocol, listener
-from millrace.app.api.cpu_budget import UNLIMITED, CpuBudget
+from millrace.app.api import http_protocol, listener
+from millrace.app.api.checkpoint_reads import CheckpointReader
 from millrace.app.api.server import ApiServer
 from millrace.app.settings.sections.api import ApiSettings
 from millrace.training.telemetry.events import EventKind
@@ -49,12 +49,12 @@ def connections(server: ApiServer) -> set[Any]:
 
 @pytest.fixture
 def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Use up the CPU budget, so that only probes are answered from now on."""
+    """Have a disk that does not answer, so that a listing of checkpoints waits from now on."""
 
-    async def wait_for_ever(_budget: CpuBudget) -> None:
+    async def wait_for_ever(_reader: CheckpointReader) -> None:
         await asyncio.Event().wait()
 
-    return lambda: monkeypatch.setattr(CpuBudget, "_wait", wait_for_ever)
+    return lambda: monkeypatch.setattr(CheckpointReader, "listing", wait_for_ever)
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def probed(server: ApiServer, path: str = "/livez") -> int:
 
 
 @pytest.mark.row(27)
-@pytest.mark.parametrize("path", sorted(UNLIMITED))
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz"])
 def test_clients_that_wait_for_their_answers_make_room_for_a_probe(
     server: ApiServer, clients: Come, hold_up: Callable[[], None], path: str
 ) -> None:
     hold_up()
     for _ in range(3 * MOST):
-        clients(asking("/status"))
+        clients(asking("/checkpoints"))
     assert [probed(server, path) for _ in range(3)] == [200] * 3
 
 
@@ -150,14 +150,3 @@ def test_a_listener_that_never_reads_is_disconnected_without_an_error(
     wait_for(lambda: not connections(server))
     wait_for(lambda: not of_main(server)._server.server_state.tasks)
     assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
-
-
-def test_a_full_queue_refuses_with_a_problem_document_and_answers_probes(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu_budget, "MAX_WAITING", 0)
-    monkeypatch.setattr(cpu_budget, "REFUSED_AFTER_S", 0.0)
-    answer = httpx.get(f"http://127.0.0.1:{server.port}/status", timeout=20)
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-    assert answer.json()["title"] == "Too Many Questions"
-    assert probed(server) == 200

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from millrace.app.api import server_sent_events
+from millrace.app.api.routes import events
 from millrace.app.monitoring import snapshot
 from tests.app.api_rig import P0, Rig, serving
 from tests.browsing import SOON_MS, chromium
@@ -82,7 +82,7 @@ def test_without_the_cursor_the_newest_value_is_shown_whatever_the_span(open_pag
 def test_a_page_in_the_background_leaves_its_place_to_a_visible_one(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 1)
+    monkeypatch.setattr(events, "MAX_LISTENERS", 1)
     first, second = open_page(), open_page()
     refused = "#problems article:has-text('This page gets no live updates')"
     expect(second.locator(refused)).to_contain_text("1 listeners are the most")
@@ -97,7 +97,7 @@ def test_a_page_in_the_background_leaves_its_place_to_a_visible_one(
 def test_a_page_without_a_stream_says_so_and_stays_correct(
     open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 0)
+    monkeypatch.setattr(events, "MAX_LISTENERS", 0)
     page = open_page()
     expect(page.locator("#problems .fix")).to_contain_text("Close other pages of this service")
     httpx.post(f"{url}/pause", timeout=20)

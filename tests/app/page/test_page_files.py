@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.app.api.static_files import POLICY
+from millrace.app.api.routes.page import POLICY
 from tests.app.api_rig import Client, is_problem
 
 ROOT = Path(__file__).parents[3]
