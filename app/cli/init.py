@@ -12,25 +12,33 @@ import typer
 
 from millrace.app.cli.notes import note
 from millrace.app.settings import load_kafka, load_registry
-from millrace.app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
 from millrace.app.tools.init.column_roles import (
     ChosenRoles,
     Roles,
     cast,
+    deletes_and_tombstones,
+    envelope_of,
     label_by_name,
     likely_labels,
     named_like_a_label,
+    sequences_of,
+    without_envelope,
 )
 from millrace.app.tools.init.columns import ColumnLook, columns_of
-from millrace.app.tools.init.draft_check import set_aside, verdicts_of
-from millrace.app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
+from millrace.app.tools.init.draft_files import (
+    CONFIG,
+    Draft,
+    name_of,
+    refuse_to_overwrite,
+    set_aside,
+    verdicts_of,
+    write,
+)
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.questions import asked_parts
 from millrace.app.tools.init.record_look import Look
-from millrace.app.tools.init.schema_options import schema_hints
-from millrace.app.tools.init.sequences import sequences_of
-from millrace.app.tools.init.topic_sample import first_records, look_at
+from millrace.app.tools.init.topic_sample import first_records, look_at, schema_hints
 from millrace.consumers.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import logging
 from millrace.app.settings import Settings
 from millrace.app.settings.sections.registry import cache_of
 from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
-from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)

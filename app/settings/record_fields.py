@@ -28,8 +28,7 @@ from millrace.app.settings.nesting import depth
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Count, Section, SettingError, no_truth_value
 from millrace.pipelines import schema
-from millrace.pipelines.formats.shared.paths import escaped, parse
-from millrace.pipelines.formats.shared.sources import complaint_about
+from millrace.pipelines.formats.shared.paths import complaint_about, escaped, parse
 from millrace.pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str

@@ -17,8 +17,8 @@ import numpy as np
 
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
-from millrace.pipelines.formats.shared.field_fits import SchemaFit, changes, in_a_sentence
-from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.formats.shared.protocol import SchemaFit, changes, in_a_sentence
+from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import Decoded, Refused
 from millrace.pipelines.stream.slices import SkipRange, within
 

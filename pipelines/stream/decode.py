@@ -24,9 +24,8 @@ from millrace.consumers.errors import NotYetError
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Int64s, Partition
-from millrace.pipelines.formats.shared.field_fits import SchemaFit
 from millrace.pipelines.formats.shared.paths import is_envelope
-from millrace.pipelines.formats.shared.protocol import Decoder, Refusal
+from millrace.pipelines.formats.shared.protocol import Decoder, Refusal, SchemaFit
 from millrace.pipelines.schema import Column, Field, Schema
 
 _Mask = npt.NDArray[np.bool_]
@@ -193,7 +192,7 @@ def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str
 
 
 def _indices(column: Column, field: Field) -> Column:
-    from millrace.pipelines.formats.shared.class_texts import indices_of  # noqa: PLC0415 - loads pyarrow
+    from millrace.pipelines.formats.shared.rules import indices_of  # noqa: PLC0415 - loads pyarrow
 
     return indices_of(column, field)
 

@@ -18,8 +18,7 @@ from millrace.pipelines import schema
 from millrace.pipelines.formats import Decoder, make_decoder
 from millrace.pipelines.formats.csv.asked_columns import columns_of, places_of
 from millrace.pipelines.formats.plain.whole_fields import whole_complaint
-from millrace.pipelines.formats.shared.asked_fields import asked_of
-from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields
 from millrace.pipelines.gates.flood_options import FloodOptions
 from millrace.pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 

@@ -1,4 +1,8 @@
-"""The roles of the columns: the label, the features, a weight, an event time. Pure."""
+"""The roles of the columns: the label, the features, a weight, an event time. Pure.
+
+Beside them, what the records are as a whole: sequences, if a key comes again and again, so that a draft learns from its
+last records; change events of a database, as Debezium writes them, an envelope around the row before and after.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
+from millrace.app.tools.init.record_look import Row
 from millrace.consumers.errors import ConfigError
 
 _NAMED_AS_LABEL = re.compile(r"y|label|target|class|outcome|clicked|converted|churned", re.IGNORECASE)
@@ -142,3 +147,82 @@ def _named(by_source: dict[str, ColumnLook], option: str, source: str) -> Column
     if source not in by_source:
         raise ConfigError(f"{option}: the records have no field {source!r}; they have {', '.join(by_source)}")
     return by_source[source]
+
+
+LENGTH = 20
+"""The records of a drafted sequence."""
+_FEWEST_KEYS, _EACH_COMES = 5, 3
+"""A key has at least this many values, and each comes this often on average."""
+_STEPS = frozenset({ColumnKind.NUMBER, ColumnKind.CATEGORY, ColumnKind.FLAG, ColumnKind.TEXT, ColumnKind.NUMBERS})
+"""What a recurrent layer is given step by step; of the others it is the newest record's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """How records become sequences."""
+
+    key: ColumnLook
+    distinct: int
+    """The values of the key that were seen."""
+    whole: bool
+    """Whether all records of a key are in one partition, so that the sequences miss none."""
+
+    def steps(self, features: Sequence[ColumnLook]) -> list[ColumnLook]:
+        """Return the features that become sequences."""
+        return [one for one in features if one.kind in _STEPS and one.source != self.key.source]
+
+
+def sequences_of(rows: Sequence[Row], roles: Roles, partitions: int) -> Sequences | None:
+    """Return the sequences that a draft can learn from; None if no key repeats, or nothing would be in them."""
+    twins = {column.twin for column in roles.left_out if column.source == "$key"}
+    for column in roles.features:
+        keys = [row[column.source] for row in rows if isinstance(row.get(column.source), str | int)]
+        distinct = len({*keys})
+        full = len(keys) > len(rows) / 2 and not any(isinstance(key, bool) for key in keys)
+        exact = column.kind in {ColumnKind.TEXT, ColumnKind.CATEGORY}
+        if full and exact and column.names_things and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
+            whole = partitions == 1 or column.source == "$key" or column.source in twins
+            found = Sequences(key=column, distinct=distinct, whole=whole)
+            return found if found.steps(roles.features) else None
+    return None
+
+
+_OPERATIONS = frozenset("crudtm")
+_PREFIXES = ("", "payload.")
+"""Before the names of the envelope's fields: with schemas in the records they are those of `payload`."""
+_BEFORE = "the row before the change, which may give the label away; name it with --features to learn from it"
+_ABOUT = "of the envelope, about the change and not about the row; name it with --features to learn from it"
+
+
+def envelope_of(columns: Sequence[ColumnLook]) -> str | None:
+    """Return what is before the names of the envelope's fields; None if the records are no change events."""
+    by_source = {column.source: column for column in columns}
+    for prefix in _PREFIXES:
+        operation = by_source.get(f"{prefix}op")
+        parts = [any(source.startswith(f"{prefix}{part}.") for source in by_source) for part in ("after", "source")]
+        if operation is not None and operation.distinct and {*operation.distinct} <= _OPERATIONS and all(parts):
+            return prefix
+    return None
+
+
+def without_envelope(columns: Sequence[ColumnLook], prefix: str) -> list[ColumnLook]:
+    """Return the columns, with the reason beside those that are left out: all but the new row and the operation."""
+    about = tuple(f"{prefix}{part}" for part in ("source.", "transaction", "ts_"))
+
+    def told(column: ColumnLook) -> ColumnLook:
+        if column.source == f"{prefix}before" or column.source.startswith(f"{prefix}before."):
+            return replace(column, why=_BEFORE, twin="")
+        of_the_envelope = column.source.startswith(about) or column.source == "$key"
+        return replace(column, why=_ABOUT) if of_the_envelope and not column.why else column
+
+    return [told(column) for column in columns]
+
+
+def deletes_and_tombstones(rows: Sequence[Row], prefix: str, looked_at: int, tombstones: int) -> str:
+    """Return the sentence about the change events that hold no row."""
+    deletes = sum(row.get(f"{prefix}op") == "d" for row in rows)
+    return (
+        f"these are change events of Debezium, learnt from the new row: of {looked_at + tombstones:,} records "
+        f"{deletes:,} are deletes, which have none, and {tombstones:,} tombstones; such records are set aside, as "
+        "missing and empty"
+    )

@@ -10,8 +10,15 @@ from millrace.app.tools.init.avro_rows import avro_reader, nullable_in_avro
 from millrace.app.tools.init.protobuf_rows import message_reader, nullable_in_message
 from millrace.app.tools.init.record_look import ENOUGH, Look, ReadRow, Row, SchemaHints, fitting
 from millrace.consumers.errors import ConfigError, NotYetError
-from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
-from millrace.pipelines.formats.protobuf.frame import described, header_of, indexes_of, number_of
+from millrace.pipelines.formats.protobuf.descriptors import (
+    described,
+    descriptor_set,
+    header_of,
+    indexes_of,
+    message_at,
+    message_of,
+    number_of,
+)
 from millrace.pipelines.schema import RegisteredSchema
 
 _HEADER = 5

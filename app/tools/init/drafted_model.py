@@ -13,7 +13,7 @@ a number has Huber's loss, as outliers in the target would outweigh all other re
 import json
 from collections.abc import Collection, Sequence
 
-from millrace.app.tools.init.column_roles import Roles, Task
+from millrace.app.tools.init.column_roles import LENGTH, Roles, Sequences, Task
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
 from millrace.app.tools.init.drafted_config import (
     DTYPES,
@@ -24,7 +24,6 @@ from millrace.app.tools.init.drafted_config import (
     rounded,
     rounded_centre,
 )
-from millrace.app.tools.init.sequences import LENGTH, Sequences
 
 _TABLES = {
     ColumnKind.NUMBER: "NUMBERS",

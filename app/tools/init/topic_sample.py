@@ -1,31 +1,74 @@
-"""The first values of each partition of a topic, and the format in which they seem to be written.
+"""The first values of each partition of a topic, how fast more come, and the format in which they seem to be written.
 
-Pure, except for `first_values`, which connects as a start does, commits nothing and writes nothing.
+Pure, except for `first_records`, which connects as a start does, commits nothing and writes nothing.
 """
 
 import csv
 import io
 import json
+import os
 import re
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from millrace.app.service.sampling import read_between
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.kafka import KafkaSettings
-from millrace.app.tools.init.arrival_rate import records_per_s
+from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.app.tools.init.described_records import look_by_file, look_by_registry, schema_numbers
 from millrace.app.tools.init.example_rows import look_at_examples
 from millrace.app.tools.init.record_look import ENOUGH, NO_HINTS, Look, Row, SchemaHints, fitting, joined
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.positions import Ago, Earliest, Latest, Start
 from millrace.consumers.kafka.source import KafkaSource
-from millrace.consumers.records import Chunk, Headers
+from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats.image.images import looks_like_an_image
-from millrace.pipelines.formats.shared.paths import VALUE, Envelope, Path, PathStep, escaped
+from millrace.pipelines.formats.shared.paths import VALUE, Envelope, PathStep, escaped
+from millrace.pipelines.formats.shared.paths import Path as SourcePath
 from millrace.pipelines.formats.shared.text import is_utf8
+
+_SPANS_S = (3_600.0, 86_400.0)
+"""The last hour and the last day: the faster of both counts, as a model must keep up with a busy hour too."""
+_LEAST_AGE_S = 120.0
+"""A younger topic was filled for a trial, at a rate that says nothing."""
+_PARTS = 12
+"""Into this many equal parts a span is divided, to tell a stream from a bulk load."""
+_BUSY_PARTS = 3
+"""In a stream records come in so many parts at least; a bulk load is over within one or two."""
+_RECENT_PARTS = 3
+"""In so many of the newest parts of a topic's whole life none has come: it was filled, and is no stream now."""
+
+
+def records_per_s(offsets_at: Callable[[Start], Mapping[Partition, int]], oldest_ms: int) -> float | None:
+    """Return how many records came a second of late; None if that is not known.
+
+    It is not if none came in a day, if the topic is too young, or if its records came in one go, as a bulk load does.
+    `oldest_ms` is the time of the oldest record, milliseconds since 1970.
+    """
+    age_s = time.time() - oldest_ms / 1000
+    if age_s < _LEAST_AGE_S:
+        return None
+    end = sum(offsets_at(Latest()).values())
+    rates = []
+    for span_s in _SPANS_S:
+        seconds = min(span_s, age_s)
+        since = [sum(offsets_at(Ago(seconds * part / _PARTS)).values()) for part in range(_PARTS, 0, -1)]
+        if _is_stream([*since, end], is_whole_life=age_s < span_s):
+            rates.append((end - since[0]) / seconds)
+    return max(rates, default=None)
+
+
+def _is_stream(counts: list[int], *, is_whole_life: bool) -> bool:
+    """Return whether records come again and again, by how many there were at the ends of the parts."""
+    came = [later > earlier for earlier, later in pairwise(counts)]
+    ended = is_whole_life and not any(came[-_RECENT_PARTS:])
+    return sum(came) >= _BUSY_PARTS and not ended
+
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""
@@ -95,8 +138,8 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
 
 def beside_of(key: bytes | None, headers: Headers) -> Row:
     """Return a key and headers by source; texts of numbers and truth values as a decoder reads them."""
-    found = {str(Path((), Envelope.KEY)): key}
-    found |= {str(Path((PathStep(name),), Envelope.HEADER)): value for name, value in headers if name}
+    found = {str(SourcePath((), Envelope.KEY)): key}
+    found |= {str(SourcePath((PathStep(name),), Envelope.HEADER)): value for name, value in headers if name}
     return {source: _csv_value(value.decode()) if is_utf8(value) else value for source, value in found.items() if value}
 
 
@@ -224,3 +267,20 @@ def _unknown(values: Sequence[bytes]) -> Look:
             "contents: write the config by hand, with format: raw and the fields in their order"
         )
     raise ConfigError(f"{known}; {schema}; `millrace config schema` lists what can be read, under records.format")
+
+
+_REGISTRY_S = 5.0
+
+
+def schema_hints(registry: RegistrySettings | None, file: Path | None, message: str | None, out: Path) -> SchemaHints:
+    """Return the hints; a config in the folder `out` has the file by a path from there."""
+    schemas = None if registry is None else to_registry(registry, _REGISTRY_S)
+    urls = () if registry is None else registry.url
+    return SchemaHints(schemas=schemas, registry=urls, file=file, written=_written(file, out), message=message)
+
+
+def _written(file: Path | None, out: Path) -> str:
+    if file is None:
+        return ""
+    relative = os.path.relpath(file.absolute(), out.absolute())
+    return relative if relative.startswith("..") else f"./{relative}"

@@ -18,9 +18,7 @@ from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import PLAIN_CSV
-from millrace.pipelines.formats.shared.asked_fields import steps_of
-from millrace.pipelines.formats.shared.paths import Envelope, PathStep, parse
-from millrace.pipelines.formats.shared.sources import distinct_fields, flat_names
+from millrace.pipelines.formats.shared.paths import Envelope, PathStep, distinct_fields, flat_names, parse, steps_of
 from millrace.pipelines.schema import Column, CsvLayout, Field, Schema
 from millrace.training.model.probes.probe_batches import keeping_rules
 

@@ -19,17 +19,12 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
 from millrace.pipelines.formats.avro.nodes import AvroNode
-from millrace.pipelines.formats.avro.planner import Known, Planner, Want
-from millrace.pipelines.formats.avro.plans import Arrays, ColumnPlan
+from millrace.pipelines.formats.avro.plans import Arrays, ColumnPlan, Known, Planner, Want
 from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
-from millrace.pipelines.formats.shared.arrow_columns import Faults, arrow_type
-from millrace.pipelines.formats.shared.column_reader import ColumnReader
-from millrace.pipelines.formats.shared.empty_values import without_empty
-from millrace.pipelines.formats.shared.field_fits import LONGEST_DETAIL, SchemaFit
-from millrace.pipelines.formats.shared.paths import parse
-from millrace.pipelines.formats.shared.pieces import together
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, arrow_type
+from millrace.pipelines.formats.shared.paths import distinct_fields, parse
+from millrace.pipelines.formats.shared.pieces import together, without_empty
+from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL, DecodedValues, Refusal, SchemaFit
 from millrace.pipelines.formats.shared.text import LARGEST
 from millrace.pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
 

@@ -1,19 +1,19 @@
-"""Reading Avro records by a plan: it moves lanes over a value, and returns what is asked of it as columns.
+"""Plans of Avro records: which fields of a writer's schema are read, and what stands for those that it lacks.
 
-A plan returns one Arrow array for each source, one row for each lane. Immutable; used on any thread.
+A plan moves lanes over a value and returns one Arrow array for each source, one row for each lane. Immutable; used on
+any thread. A field is looked for by its name, by the aliases of the reader's schema, and by those of the writer's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.avro.item_blocks import places_of
 from millrace.pipelines.formats.avro.lanes import Lanes
-from millrace.pipelines.formats.avro.leaves import Read
+from millrace.pipelines.formats.avro.leaves import Read, reader_of
 from millrace.pipelines.formats.avro.nodes import (
     AvroArray,
     AvroBackReference,
@@ -23,8 +23,11 @@ from millrace.pipelines.formats.avro.nodes import (
     AvroRecord,
     AvroScalar,
     AvroUnion,
+    places_of,
 )
 from millrace.pipelines.formats.shared.arrow_columns import Show
+from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.protocol import FieldFit
 
 _NULL = AvroScalar("null", 0)
 Arrays = dict[str, pa.Array]
@@ -255,3 +258,198 @@ def _leaves(plan: ColumnPlan | None) -> Sequence[tuple[int, LeafPlan]] | None:
     if isinstance(plan, FieldsPlan) and len(plan.parts) == 1 and isinstance(run := plan.parts[0], RunPlan):
         return run.leaves
     return None
+
+
+_Absent = tuple[str, pa.DataType, Any]
+"""A source that a value does not have: its type, and the value in its place, None for null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A field that is asked for, as far as it is not found yet."""
+
+    source: str
+    type: pa.DataType
+    steps: tuple[PathStep, ...]
+    """The names that are still to be found."""
+    lists: int = 0
+    """How many lists the source says are here, before the next name."""
+    unit: str | None = None
+    """Of the event time, the unit in which it is wanted; None for any other field."""
+    trail: tuple[str, ...] = ()
+    """The names that were found, as they are asked for."""
+    place: tuple[str, ...] = ()
+    """The same names as the writer has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the reader's schema says of a field."""
+
+    aliases: tuple[str, ...] = ()
+    default: Any = None
+    """As JSON has it, but for bytes, which JSON has as a text of their codes."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """Makes the plan of one writer's schema."""
+
+    known: Mapping[tuple[str, ...], Known]
+    """What the reader's schema says, by the names from the outermost on, without the keys of maps."""
+    absent: set[str] = field(default_factory=set)
+    """The sources that are null in a branch of unions, or in all records."""
+    unlike: dict[str, str] = field(default_factory=dict)
+    """Of the others, what stands in their place, in words."""
+    places: dict[str, str] = field(default_factory=dict)
+    """The writer's names of the sources that its schema has, as a type that they are read as, in a branch at least."""
+    kinds: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The types that they are read from."""
+    defaults: set[str] = field(default_factory=set)
+    """The sources for which the reader's schema has a default that is used."""
+
+    def plan(self, node: AvroNode, wants: Sequence[Want]) -> ColumnPlan:
+        """Return what reads the wants in a value."""
+        return self._plan(node, wants) or LackingPlan(None, node)
+
+    def fit(self, source: str, missing: Any) -> FieldFit:
+        """Return how a source is read by the plan that was made. `missing`: the value that the settings give it."""
+        place, kinds = self.places.get(source), " or ".join(self.kinds.get(source, ()))
+        if place is not None:
+            return FieldFit(place=place, kind=kinds)
+        if source in self.defaults:
+            return FieldFit(place=None, stand_in="the default of the reader's schema")
+        if missing is not None and source in self.absent:
+            return FieldFit(place=None, stand_in="its `missing` value")
+        return FieldFit(place=None, unfit=f"the schema has {self.unlike.get(source, 'nothing but null there')}")
+
+    def _plan(self, node: AvroNode, wants: Sequence[Want]) -> ColumnPlan | None:
+        if not wants:
+            return None
+        if isinstance(node, AvroBackReference):
+            node = node.node
+        if isinstance(node, AvroUnion):
+            plans = tuple(self._plan(branch, wants) for branch in node.branches)
+            return BranchesPlan(node, plans, {want.source: want.type for want in wants})
+        fit, lacking = list[Want](), list[tuple[str, pa.DataType, Show]]()
+        for want in wants:
+            show = _misfit(node, want)
+            if show is None:
+                fit.append(want)
+            elif not (isinstance(node, AvroScalar) and node.kind == "null"):
+                lacking.append((want.source, want.type, show))
+                self.unlike.setdefault(want.source, _described(node))
+        inner, absent = self._inner(node, fit)
+        null = isinstance(node, AvroScalar) and node.kind == "null"
+        if null:
+            absent = [(want.source, want.type, None) for want in wants]
+            self.absent.update(want.source for want in wants)
+        if inner is not None and not absent and not lacking:
+            return inner
+        return LackingPlan(inner, node, tuple(absent), tuple(lacking))
+
+    def _inner(self, node: AvroNode, wants: Sequence[Want]) -> tuple[ColumnPlan | None, list[_Absent]]:
+        if not wants:
+            return None, []
+        if isinstance(node, AvroScalar):
+            for want in wants:
+                self.places.setdefault(want.source, ".".join(want.place))
+                self.kinds.setdefault(want.source, {})[node.logical or node.kind] = None
+            return LeafPlan(node, tuple(_reads(node, wants))), []
+        if isinstance(node, AvroArray):
+            inner = self._plan(node.items, [_element(want) for want in wants])
+            return (None if inner is None else ItemsPlan(node, inner)), []
+        if isinstance(node, AvroMap):
+            return self._keys(node, wants), []
+        return self._fields(node, wants)
+
+    def _keys(self, node: AvroMap, wants: Sequence[Want]) -> ColumnPlan:
+        plans = []
+        for name in dict.fromkeys(want.steps[0].name for want in wants):
+            # The reader's schema says the same of all values of a map, so a key is no part of the trail.
+            below = [replace(_below(want, name), trail=want.trail) for want in wants if want.steps[0].name == name]
+            plan = self._plan(node.values, below)
+            if plan is not None:
+                plans.append((name.encode(), plan))
+        return KeysPlan(node, tuple(plans), {want.source: want.type for want in wants})
+
+    def _fields(self, node: Any, wants: Sequence[Want]) -> tuple[ColumnPlan, list[_Absent]]:
+        by_field: dict[str, list[Want]] = {}
+        absent = []
+        for want in wants:
+            name = self._name_in(node, want)
+            if name is None:
+                self.absent.add(want.source)
+                default = self._default(want)
+                absent.append((want.source, want.type, default))
+                if default is not None:
+                    self.defaults.add(want.source)
+                names = ", ".join(member.name for member in node.fields[:8])
+                self.unlike.setdefault(want.source, f"no field {want.steps[0].name!r}; it has {names}")
+            else:
+                by_field.setdefault(name, []).append(_below(want, name))
+        members = [(member, self._plan(member.node, by_field.get(member.name, ()))) for member in node.fields]
+        return FieldsPlan(tuple(in_runs(members))), absent
+
+    def _name_in(self, node: Any, want: Want) -> str | None:
+        """Return the field of the writer: of that name, or that once had it, or that the reader says had another."""
+        name = want.steps[0].name
+        known = self.known.get((*want.trail, name), Known())
+        for wanted in (name, *known.aliases):
+            for member in node.fields:
+                if member.name == wanted:
+                    return str(wanted)
+        return next((member.name for member in node.fields if name in member.aliases), None)
+
+    def _default(self, want: Want) -> Any:
+        """Return the value of the reader's schema for a field that the writer lacks, where it fits."""
+        value: Any = self.known.get((*want.trail, want.steps[0].name), Known()).default
+        for step in want.steps[1:]:
+            value = value.get(step.name) if isinstance(value, Mapping) else None
+        if isinstance(value, str):
+            value = value.encode()
+        try:
+            pa.array([value], want.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return None
+        return value
+
+
+def _misfit(node: AvroNode, want: Want) -> Show | None:
+    """Return how a value is not what is asked for; None where it may be."""
+    if isinstance(node, AvroArray):
+        inside = want.lists > 0 if want.steps else pa.types.is_list(want.type)
+        return None if inside and pa.types.is_list(want.type) else Show.WRONG_SHAPE
+    if isinstance(node, AvroScalar):
+        if want.steps:
+            return Show.WRONG_TYPE
+        if pa.types.is_list(want.type):
+            return Show.WRONG_SHAPE
+        return None if reader_of(node, want.type, want.source, want.unit) is not None else Show.WRONG_TYPE
+    if want.lists and want.steps:
+        return Show.WRONG_SHAPE
+    return None if want.steps else Show.WRONG_TYPE
+
+
+def _reads(node: AvroScalar, wants: Sequence[Want]) -> Iterator[tuple[str, Read]]:
+    for want in wants:
+        read = reader_of(node, want.type, want.source, want.unit)
+        if read is not None:
+            yield want.source, read
+
+
+def _element(want: Want) -> Want:
+    return replace(want, type=want.type.value_type, lists=max(0, want.lists - 1))
+
+
+def _below(want: Want, name: str) -> Want:
+    """Return what is left to be found in the field that the writer calls by this name."""
+    step, *rest = want.steps
+    trail, place = (*want.trail, step.name), (*want.place, name)
+    return replace(want, steps=tuple(rest), lists=step.lists, trail=trail, place=place)
+
+
+def _described(node: AvroNode) -> str:
+    if isinstance(node, AvroScalar):
+        return f"a value of type {node.kind}" + (f" ({node.logical})" if node.logical else "")
+    return {AvroRecord: "a record", AvroUnion: "a union", AvroArray: "an array", AvroMap: "a map"}[type(node)]

@@ -18,7 +18,7 @@ from millrace.pipelines.formats.avro.nodes import (
     AvroScalar,
     AvroUnion,
 )
-from millrace.pipelines.formats.avro.planner import Known
+from millrace.pipelines.formats.avro.plans import Known
 
 _DEEPEST = 16
 """Names of one path. A type that holds itself has no last one."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from millrace.consumers.errors import ConfigError
-from millrace.pipelines.formats.shared.sources import default_of, distinct_fields, flat_names, pad_of
+from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, flat_names, pad_of
 from millrace.pipelines.schema import CsvLayout, Field, Schema
 
 

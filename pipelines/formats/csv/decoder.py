@@ -41,9 +41,9 @@ from millrace.pipelines.formats.shared.arrow_columns import (
     scalars,
 )
 from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE, converted
+from millrace.pipelines.formats.shared.paths import empty_column
 from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.sources import empty_column
 from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
 from millrace.pipelines.schema import Column, CsvLayout, Schema
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.empty_values import without_empty
+from millrace.pipelines.formats.shared.pieces import without_empty
 from millrace.pipelines.formats.shared.protocol import Refusal
 from millrace.pipelines.formats.shared.text import LARGEST, is_utf8, joined, not_utf8, text_without, without
 

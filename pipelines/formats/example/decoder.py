@@ -9,11 +9,12 @@ record is refused if and only if TensorFlow refuses its own bytes alone, with ev
 
 Features are found by a field's path as one text. TensorFlow does not tell an empty list from an absent feature: both
 are absent, except that a feature with `pad` is an empty list. Runs on the decode pool's threads and on those of
-tf.data, and holds no state.
+tf.data, and holds TensorFlow's constants and no other state.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,12 +35,73 @@ from millrace.pipelines.formats.example.framing import (
     far_lists,
     framed,
 )
-from millrace.pipelines.formats.example.parser import NO_FEATURES, ExampleParser, FeatureLists, ParseStop
+from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, empty_column, flat_names, pad_of
 from millrace.pipelines.formats.shared.pieces import in_order, together
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.formats.shared.rules import broken_by_numbers, words_not_allowed
-from millrace.pipelines.formats.shared.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
 from millrace.pipelines.schema import Column, Field, Schema
+
+_AT_ROW = re.compile(r"Index: (\d+)\.")
+_TYPES = {FLOATS: tf.float32, INTS: tf.int64, TEXTS: tf.string}
+
+
+class FeatureLists(NamedTuple):
+    """A feature of all records of a chunk."""
+
+    values: Column
+    lengths: Int64s
+
+
+class ParseStop(NamedTuple):
+    """TensorFlow has refused a chunk."""
+
+    row: int | None
+    """The row that it names, if it does: a hint, never a verdict."""
+
+
+class ExampleParser:
+    """Parses features of given kinds by TensorFlow's operation, which is prepared once."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._names = tuple(kinds)
+        self._types = [_TYPES[kind] for kind in kinds.values()]
+        self._splits = [tf.int64] * len(kinds)
+
+    @cached_property
+    def _keys(self) -> tuple[Any, Any]:
+        """No names, and the names, as tensors: to make them at each call costs more than a short chunk does."""
+        return tf.constant([], tf.string), tf.constant(self._names, tf.string)
+
+    def __call__(self, texts: Any) -> dict[str, FeatureLists] | ParseStop:
+        """Return the features of all records, or that TensorFlow refuses one of them."""
+        none, names = self._keys
+        try:
+            parsed = tf.raw_ops.ParseExampleV2(
+                serialized=texts,
+                names=none,
+                sparse_keys=none,
+                dense_keys=none,
+                ragged_keys=names,
+                dense_defaults=(),
+                num_sparse=0,
+                sparse_types=(),
+                ragged_value_types=self._types,
+                ragged_split_types=self._splits,
+                dense_shapes=(),
+            )
+        except tf.errors.InvalidArgumentError as error:
+            named = _AT_ROW.search(error.message)
+            row = int(named[1]) if named is not None else len(texts)
+            return ParseStop(row if row < len(texts) else None)
+        except UnicodeDecodeError:  # TensorFlow's text quotes bytes
+            return ParseStop(None)
+        lists = zip(self._names, parsed.ragged_values, parsed.ragged_row_splits, strict=True)
+        return {name: FeatureLists(values.numpy(), np.diff(splits.numpy())) for name, values, splits in lists}
+
+
+NO_FEATURES = ExampleParser({"": INTS})
+"""Asks for next to nothing: what it refuses, any other refuses too, for it is no Example."""
+
 
 _SLICE = 512
 """Records of which those with a fault are searched for at once: each that is found costs to parse half of them."""

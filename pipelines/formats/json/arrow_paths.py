@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.pipelines.formats.shared.arrow_columns import element_type, in_lists
-from millrace.pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
-from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.paths import AskedField, PathStep, asked_of, steps_of
 from millrace.pipelines.schema import Field
 
 

@@ -52,11 +52,10 @@ from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, in
 from millrace.pipelines.formats.json.framing import FramedJson, framed
 from millrace.pipelines.formats.json.look import JsonLook, suspects_of
 from millrace.pipelines.formats.json.suspects import WholeNames, with_number, with_several_values
-from millrace.pipelines.formats.shared.column_reader import ColumnReader
-from millrace.pipelines.formats.shared.paths import is_envelope, parse
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
+from millrace.pipelines.formats.shared.paths import distinct_fields, is_envelope, parse
 from millrace.pipelines.formats.shared.pieces import together
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.sources import distinct_fields
 from millrace.pipelines.formats.shared.text import LARGEST, begins_of, is_utf8, joined, not_utf8, text_without, without
 from millrace.pipelines.schema import Schema
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.json.framing import nesting, without_strings
-from millrace.pipelines.formats.shared.asked_fields import AskedField, asked_of, steps_of
-from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.paths import AskedField, PathStep, asked_of, steps_of
 from millrace.pipelines.schema import DType, Field
 
 DEEPEST = 200

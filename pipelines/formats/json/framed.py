@@ -12,8 +12,7 @@ from dataclasses import replace
 from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.json.decoder import JsonDecoder
-from millrace.pipelines.formats.shared.field_fits import SchemaFit
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
 from millrace.pipelines.schema import JsonLayout, Schema
 
 _HEADER = 5

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.empty_values import empty_rows
+from millrace.pipelines.formats.shared.pieces import empty_rows
 from millrace.pipelines.formats.shared.protocol import Refusal
 from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.suspects import with_several_values
-from millrace.pipelines.formats.shared.asked_fields import AskedField
+from millrace.pipelines.formats.shared.paths import AskedField
 from millrace.pipelines.formats.shared.text import not_utf8
 
 Bytes = npt.NDArray[np.uint8]

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.empty_values import without_empty
+from millrace.pipelines.formats.shared.paths import distinct_fields
+from millrace.pipelines.formats.shared.pieces import without_empty
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.formats.shared.rules import broken_by_numbers
-from millrace.pipelines.formats.shared.sources import distinct_fields
 from millrace.pipelines.schema import Column, Field, Schema
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.plain.whole_fields import whole_complaint
+from millrace.pipelines.formats.shared.paths import distinct_fields, empty_column
 from millrace.pipelines.formats.shared.pieces import only_good
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.formats.shared.rules import words_not_allowed
-from millrace.pipelines.formats.shared.sources import distinct_fields, empty_column
 from millrace.pipelines.formats.shared.text import is_utf8, joined
 from millrace.pipelines.schema import Column, Schema
 

@@ -16,15 +16,21 @@ import numpy as np
 from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_at, message_of
-from millrace.pipelines.formats.protobuf.frame import Header, described, header_of, indexes_of, number_of
+from millrace.pipelines.formats.protobuf.descriptors import (
+    Header,
+    described,
+    descriptor_set,
+    header_of,
+    indexes_of,
+    message_at,
+    message_of,
+    number_of,
+)
 from millrace.pipelines.formats.protobuf.message_reader import MessageReader
-from millrace.pipelines.formats.shared.column_reader import ColumnReader
-from millrace.pipelines.formats.shared.empty_values import without_empty
-from millrace.pipelines.formats.shared.field_fits import SchemaFit
-from millrace.pipelines.formats.shared.pieces import together
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.sources import distinct_fields
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
+from millrace.pipelines.formats.shared.paths import distinct_fields
+from millrace.pipelines.formats.shared.pieces import together, without_empty
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
 from millrace.pipelines.schema import ProtobufLayout, Schema, Schemas
 
 

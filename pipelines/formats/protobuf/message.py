@@ -16,8 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor as Kind
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats.shared.arrow_columns import element_type
-from millrace.pipelines.formats.shared.asked_fields import steps_of
-from millrace.pipelines.formats.shared.paths import PathStep
+from millrace.pipelines.formats.shared.paths import PathStep, steps_of
 from millrace.pipelines.schema import Field
 
 _PACKAGE = "millrace.asked"

@@ -1,11 +1,15 @@
-"""Pieces of a decoded chunk: they are cut down to the good rows, and joined. Pure functions."""
+"""Pieces of a chunk: values without bytes are left out, decoded pieces are cut to the good rows and joined. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import filterfalse
+from operator import length_hint
 
 import numpy as np
 import numpy.typing as npt
 
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 
 
@@ -48,3 +52,21 @@ def in_order(joined: DecodedValues) -> DecodedValues:
         columns={source: column[order] for source, column in joined.columns.items()},
         lengths={source: lengths[order] for source, lengths in joined.lengths.items()},
     )
+
+
+def empty_rows(values: Sequence[bytes | None]) -> list[int]:
+    """Return the indices of the values that are None or have no bytes, ascending."""
+    if all(values):
+        return []
+    # How far the iterator has come tells the index: to count takes three times as long.
+    left, count = iter([*values]), len(values)
+    return [count - length_hint(left) - 1 for _ in filterfalse(None, left)]
+
+
+def without_empty(values: Sequence[bytes | None]) -> tuple[Sequence[bytes], Int64s, list[Refusal]]:
+    """Return the values that have bytes, with their indices, and a refusal of each other."""
+    empty = empty_rows(values)
+    if not empty:
+        return values, np.arange(len(values)), []  # type: ignore[return-value]  # none is None
+    filled = np.delete(np.arange(len(values)), empty)
+    return [*filter(None, values)], filled, [Refusal(index, Reason.EMPTY) for index in empty]

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Headers, Int64s
-from millrace.pipelines.formats.shared.arrow_columns import Faults, Show, element_type
-from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, element_type
 from millrace.pipelines.formats.shared.number_texts import converted
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal

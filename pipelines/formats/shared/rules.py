@@ -1,4 +1,4 @@
-"""Value rules: `min`, `max` and `one_of` of a field, checked for a whole column at once.
+"""What a field allows and means: `min`, `max` and `one_of`, checked for a whole column at once, and texts of classes.
 
 Pure functions of each element's own value. Bounds and listed numbers are first rounded to the dtype of the field, as
 the numbers of the records are: `max: 0.1` lets the float32 nearest to 0.1 pass.
@@ -34,3 +34,11 @@ def words_not_allowed(words: pa.Array, field: Field) -> Mask | None:
     listed = pa.array([str(word).encode() for word in field.one_of], words.type)
     allowed: Mask = pc.is_in(words, value_set=listed).to_numpy(zero_copy_only=False)
     return ~allowed
+
+
+def indices_of(column: Column, field: Field) -> Column:
+    """Return the index of each text, in the field's dtype. The decoder has refused every text that is not listed."""
+    listed = pa.array([text.encode() for text in field.classes or ()], pa.binary())
+    indices = pc.index_in(pa.array(column.ravel(), pa.binary()), value_set=listed)
+    shaped: Column = indices.to_numpy(zero_copy_only=False).astype(field.numpy_dtype).reshape(column.shape)
+    return np.ascontiguousarray(shaped)

@@ -19,7 +19,7 @@ from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.gates.flood import FloodGate, Judged
 from millrace.pipelines.gates.flood_options import FloodOptions
 from millrace.pipelines.gates.schema_gate import SchemaGate
-from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import Refused, decode_chunk
 from millrace.training.checkpoints import SaveReason
 from millrace.training.errors import CheckpointError

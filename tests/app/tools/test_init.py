@@ -15,15 +15,18 @@ from typer.testing import CliRunner
 from millrace.app.cli.command_list import application
 from millrace.app.settings import Settings, load, to_decoder
 from millrace.app.tools.init import topic_sample
-from millrace.app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
 from millrace.app.tools.init.column_roles import (
     ChosenRoles,
     Roles,
     Task,
     cast,
+    deletes_and_tombstones,
+    envelope_of,
     label_by_name,
     likely_labels,
     likely_times,
+    sequences_of,
+    without_envelope,
 )
 from millrace.app.tools.init.columns import ColumnKind, columns_of
 from millrace.app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
@@ -31,7 +34,6 @@ from millrace.app.tools.init.drafted_config import DraftTarget, config_text, inp
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.questions import asked_parts
 from millrace.app.tools.init.record_look import Look
-from millrace.app.tools.init.sequences import sequences_of
 from millrace.app.tools.init.topic_sample import look_at
 from millrace.consumers.errors import ConfigError, UnreachableError
 from millrace.consumers.kafka.options import KafkaOptions

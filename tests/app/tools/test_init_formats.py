@@ -19,15 +19,14 @@ from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
 from millrace.app.settings import Settings, load, load_registry, to_decoder
-from millrace.app.tools.init import schema_options, topic_sample
+from millrace.app.tools.init import topic_sample
 from millrace.app.tools.init.column_roles import ChosenRoles, Roles, Task, cast
 from millrace.app.tools.init.columns import columns_of
 from millrace.app.tools.init.draft_files import Draft, write
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.record_look import Look
-from millrace.app.tools.init.schema_options import schema_hints
-from millrace.app.tools.init.topic_sample import look_at
+from millrace.app.tools.init.topic_sample import look_at, schema_hints
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.pipelines.formats.image.images import image_shape
 from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
@@ -197,7 +196,7 @@ def test_records_that_a_registry_describes_ask_for_it_in_one_line(
     with pytest.raises(ConfigError, match=r"has no schema 7, with which the records begin"):
         look_at(values, hints=missing)
     server.answers["/schemas/ids/7"] = (503, b"")
-    monkeypatch.setattr(schema_options, "_REGISTRY_S", 0.3)
+    monkeypatch.setattr(topic_sample, "_REGISTRY_S", 0.3)
     environ = {"MILLRACE_RECORDS__REGISTRY__URL": server.url}
     away = schema_hints(load_registry(tmp_path, None, environ), None, None, tmp_path)
     with pytest.raises(MillraceError, match=r"--registry: .*: it answers HTTP 503"):
@@ -355,7 +354,7 @@ def test_check_of_a_draft_with_images_prints_no_native_line(tmp_path: Path) -> N
     roles = cast(columns_of(look.rows), ChosenRoles(label="$header.kind"))
     write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
     check = (
-        "import pathlib, millrace.app.tools.init.draft_check as it; it.verdicts_of(pathlib.Path('millrace.yaml'), [])"
+        "import pathlib, millrace.app.tools.init.draft_files as it; it.verdicts_of(pathlib.Path('millrace.yaml'), [])"
     )
     environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {check}"]

@@ -839,7 +839,7 @@ TEETH = (
     Tooth(
         row=39,
         missing="A schema is read from a file of the cache that was damaged.",
-        file="pipelines/registry/kept_schemas.py",
+        file="pipelines/registry/schemas.py",
         text="        if not whole:\n",
         instead="        if False:\n",
         test=f"{_REGISTRY}::test_a_damaged_file_of_the_cache_is_asked_for_and_written_again",

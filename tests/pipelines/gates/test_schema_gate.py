@@ -12,9 +12,9 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.formats.avro.decoder import AvroDecoder
 from millrace.pipelines.formats.json.framed import FramedJsonDecoder
 from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
-from millrace.pipelines.formats.shared.field_fits import changes, in_a_sentence
+from millrace.pipelines.formats.shared.protocol import changes, in_a_sentence
 from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
-from millrace.pipelines.registry.kept_schemas import KeptSchemas
+from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.schema import AvroLayout, Field, JsonLayout, ProtobufLayout, RegisteredSchema, Schema
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.ledger.ledger import Skip

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.avro.item_blocks import BrokenError
 from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
-from millrace.pipelines.formats.avro.nodes import AvroNode
-from millrace.pipelines.formats.avro.planner import Planner, Want
+from millrace.pipelines.formats.avro.nodes import AvroNode, BrokenError
+from millrace.pipelines.formats.avro.plans import Planner, Want
 from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
 from millrace.pipelines.formats.shared.arrow_columns import Show
 from millrace.pipelines.formats.shared.paths import PathStep

@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats.shared.arrow_columns import Show
-from millrace.pipelines.formats.shared.column_reader import ColumnReader
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Show
 from millrace.pipelines.formats.shared.protocol import Refusal
 from millrace.pipelines.schema import Field
 
