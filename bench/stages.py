@@ -15,7 +15,7 @@ from typing import Any
 
 from millrace.consumers.handoff import Handoff
 from millrace.consumers.kafka import fetching
-from millrace.consumers.kafka.fetch_door import ResultReader
+from millrace.consumers.kafka.aiokafka_internals import ResultReader
 from millrace.pipelines.stream import decode
 from millrace.pipelines.stream.assemble import Assembler
 from millrace.pipelines.stream.dataset import Deliveries

@@ -22,6 +22,7 @@ from millrace.consumers.errors import ConfigError, UnreachableError
 from millrace.pipelines.files.service_worker import ServiceWork, Work, register
 from millrace.pipelines.formats.example.decoder import ExampleDecoder
 from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.training.model.setup.keras_internals import bound_port
 
 log = logging.getLogger(__name__)
 _PROTOCOL = "grpc"
@@ -76,7 +77,7 @@ def work(dispatcher: str, port: int, address: str | None, cache: int, asked: thr
             )
         )
     )
-    bound = int(server._address.rpartition(":")[2])  # noqa: SLF001 - the port is known nowhere else
+    bound = bound_port(server)
     log.warning("%s", _open_to_all(bound))
     log.info("a worker of the tf.data service at %s serves on %s", dispatcher, shown.replace("%port%", str(bound)))
     _until(asked)

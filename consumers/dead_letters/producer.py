@@ -41,10 +41,10 @@ from millrace.consumers.dead_letters.letter_contents import LetterContents, cont
 from millrace.consumers.dead_letters.origins import OriginReader
 from millrace.consumers.error_texts import text_of
 from millrace.consumers.errors import TopicMissingError, UnreachableError
+from millrace.consumers.kafka.aiokafka_internals import close_producer, start_producer
 from millrace.consumers.kafka.grants import refused_topic
 from millrace.consumers.kafka.logins import refuse_wrong_login, wrong_login
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.kafka.producing import close_producer, start_producer
 from millrace.consumers.kafka.rights import topic_is_missing
 from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread

@@ -29,15 +29,15 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from millrace.consumers.error_texts import text_of
 from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError
-from millrace.consumers.kafka.client_internals import (
+from millrace.consumers.kafka.aiokafka_internals import (
     MetadataDoubt,
     buffered_bytes,
     lengthen_lookups,
     metadata_client,
+    open_door,
     stop_and_close,
     take_commit_errors,
 )
-from millrace.consumers.kafka.fetch_door import open_door
 from millrace.consumers.kafka.fetched_columns import FetchedRecord
 from millrace.consumers.kafka.grants import refused_group, refused_topic
 from millrace.consumers.kafka.logins import refuse_wrong_login

@@ -25,6 +25,7 @@ from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.consumers.kafka.aiokafka_internals import wait_until_closed
 from millrace.consumers.kafka.options import KafkaOptions
 
 _REFUSED = (AuthenticationFailedError, AuthenticationMethodNotSupported, SaslAuthenticationFailed)
@@ -193,11 +194,7 @@ class _BrokerCheck:
             await connection.connect()
             yield connection
         finally:
-            closed = connection.close()
-            if connection._protocol is not None:  # noqa: SLF001 - else there is none that ever closes
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_CLOSE_S):
-                        await closed
+            await wait_until_closed(connection, _CLOSE_S)
 
     @property
     def _mechanism(self) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import OtherModelError
+from millrace.training.model.setup.keras_internals import rate_of
 from millrace.training.model.variables import assign, differences, optimizer_variables, optimizers_of, read
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class Hyperparameters:
 def faded(model: Any) -> Iterator[str]:
     """Yield a warning for each schedule whose rate is close to zero, because the model would stop learning."""
     for name, optimizer in optimizers_of(model).items():
-        schedule = optimizer._learning_rate  # noqa: SLF001 - Keras gives the rate in public, never the schedule
+        schedule = rate_of(optimizer)
         step, rate = int(np.asarray(optimizer.iterations)), float(np.asarray(optimizer.learning_rate))
         if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule) or not step:
             continue
@@ -187,7 +188,7 @@ def _config(optimizer: Any) -> Mapping[str, Any]:
     except Exception as error:  # noqa: BLE001 - the user's own class may lack one; the rate is known all the same
         log.warning("the hyperparameters of %s are not known: %s", type(optimizer).__name__, error)
         config = {}
-    rate = optimizer._learning_rate  # noqa: SLF001 - an optimizer of one's own may leave it out of its config
+    rate = rate_of(optimizer)  # an optimizer of one's own may leave it out of its config
     return {"learning_rate": float(np.asarray(rate)), **config} if isinstance(rate, keras.Variable) else config
 
 

@@ -34,6 +34,7 @@ from millrace.training.model.probes.probe_batches import Probe
 from millrace.training.model.probes.probe_rows import ProbeRows, ReadSample
 from millrace.training.model.setup.autograph import converted
 from millrace.training.model.setup.build_errors import explained, unadapted
+from millrace.training.model.setup.keras_internals import build
 from millrace.training.model.setup.schema_fit import check_inputs
 from millrace.training.model.setup.strategy import DeviceOptions, make_strategy
 from millrace.training.model.variables import (
@@ -301,7 +302,7 @@ class Learner:
             self.probes.require(self._infer)  # what it raises says more than Keras' "unable to build" does
             x, y, w = first_batch(self.model, self.rows_of(self.probe()))
             with weights_given(self.model):
-                self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
+                build(self.model, x, y, w)
         except (Exception, SystemExit) as error:
             if (metric := metric_at_fault(error)) is not None:
                 raise ModelError(f"model.build: {metric_refusal(metric, error)}") from error

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import OtherModelError, UncapturedStateError
+from millrace.training.model.setup.keras_internals import layers_of
 
 Array = npt.NDArray[Any]
 _COUNTED = re.compile(r"^(.*?)_(\d+)$")
@@ -33,7 +34,7 @@ _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Mul
 def automatic_names(model: Any) -> frozenset[str]:
     """Return the names that Keras gives by itself, without their counters: classes of layers in snake case."""
     # Only these are renumbered: a name that a user gave may end with a number and must stay as it is.
-    layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
+    layers = layers_of(model)
     classes = {"seed_generator", "variable", *(_snake(type(layer).__name__) for layer in layers)}
     if any(isinstance(layer, keras.layers.Bidirectional) for layer in layers):  # names its halves after what it wraps
         classes |= {f"{side}_{name}" for side in ("forward", "backward") for name in classes}

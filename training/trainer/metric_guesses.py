@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from millrace.training.model.call.metrics import CompiledMetrics, is_roc
+from millrace.training.model.setup.keras_internals import arguments_of, has_loss_weights
 from millrace.training.telemetry import baseline
 from millrace.training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
 from millrace.training.telemetry.label_sums import Labels
@@ -115,7 +116,7 @@ def _function_of_loss(model: Any) -> tuple[str | None, Options]:
         return None, {}
     if isinstance(loss, keras.losses.Loss):
         # Huber's config lacks its delta.
-        options = {**getattr(loss, "_fn_kwargs", {}), **loss.get_config()}
+        options = {**arguments_of(loss), **loss.get_config()}
         return _LOSS_CLASSES.get(type(loss).__name__), options
     return getattr(loss, "__name__", None), {}
 
@@ -141,9 +142,7 @@ def _labels_of(loss: str | None, metrics: CompiledMetrics) -> Labels:
 
 def _loss_score(model: Any, name: str | None, options: Options, labels: Labels) -> Iterator[tuple[GuessedScore, bool]]:
     formula = _FUNCTIONS.get(name or "")
-    # Private, because no public attribute has them; they scale the loss that Keras reports.
-    scaled = getattr(model._compile_loss, "_user_loss_weights", None) is not None  # noqa: SLF001
-    if formula is not None and labels in formula.of and not scaled:
+    if formula is not None and labels in formula.of and not has_loss_weights(model):
         guess = formula.make(options)
         yield GuessedScore(LOSS, guess, formula.kind, weighted=True, per_row=True), formula.quantiles
 
@@ -166,7 +165,7 @@ def _function_of(metric: Any) -> str | None:
 def _guess_of(metric: Any, index: Component, labels: Labels) -> tuple[Guess, GuessKind, bool] | None:
     formula = _FUNCTIONS.get(_function_of(metric) or "")
     if formula is not None and labels in formula.of:
-        options = {**getattr(metric, "_fn_kwargs", {}), **metric.get_config()}
+        options = {**arguments_of(metric), **metric.get_config()}
         return formula.make(options), formula.kind, formula.quantiles
     if isinstance(metric, keras.metrics.RootMeanSquaredError) and labels in _ANY:
         return baseline.deviation, _MEAN, False

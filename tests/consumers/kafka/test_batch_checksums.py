@@ -11,8 +11,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.consumers.kafka import batch_checksums
-from millrace.consumers.kafka.batch_checksums import BatchChecksums, KeptRecords
+from millrace.consumers.kafka import aiokafka_internals
+from millrace.consumers.kafka.aiokafka_internals import BatchChecksums, KeptRecords
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
 _COVERED_AT = 17
@@ -83,7 +83,7 @@ def test_records_that_keep_no_bytes_have_aiokafkas_check() -> None:
 
 def test_without_the_native_code_aiokafkas_check_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert google_crc32c.implementation == "c"
-    monkeypatch.setattr(batch_checksums, "_NATIVE", False)
+    monkeypatch.setattr(aiokafka_internals, "_NATIVE", False)
     records = KeptRecords(batch_of([b"a"]))
     with pytest.raises(AssertionError, match="aiokafka has checked it"):
         BatchChecksums(records).passes(Unasked(records.next_batch()))

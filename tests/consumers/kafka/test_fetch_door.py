@@ -21,8 +21,7 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.consumers.kafka.batch_checksums import KeptRecords
-from millrace.consumers.kafka.fetch_door import open_door
+from millrace.consumers.kafka.aiokafka_internals import KeptRecords, open_door
 from millrace.consumers.kafka.fetched_columns import FetchedColumns
 
 HERE = TopicPartition("clicks", 0)

@@ -7,10 +7,12 @@ Owns the wrapping of the model's method; its methods with tensors run while a st
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from millrace.training.model.setup.keras_internals import added_losses, weigh_added_losses
 
 
 class _WeighedStep(threading.local):
@@ -28,8 +30,7 @@ class AddedLosses:
         self._model = model
         self.of_batches = False
         """Whether a layer added one number for all rows; Keras collects losses of weights by itself."""
-        # Private, because Keras has no public place where the sum of an added loss is taken.
-        model._aggregate_additional_loss = self._weighed(model._aggregate_additional_loss)  # noqa: SLF001 - as above
+        weigh_added_losses(model, self._weighed)
 
     def open(self, weights: Any) -> None:
         """Begin the tracing of a step whose rows have these weights."""
@@ -41,10 +42,7 @@ class AddedLosses:
             if weights is not None and loss.shape.rank == 1 and loss.shape == weights.shape:
                 loss = tf.reduce_mean(loss * tf.cast(weights, loss.dtype))
             else:
-                self.of_batches |= any(loss is own for layer in self._layers() for own in layer._losses)  # noqa: SLF001 - as above
+                self.of_batches |= any(loss is own for own in added_losses(self._model))
             return aggregate(loss)
 
         return weighed
-
-    def _layers(self) -> Iterator[Any]:
-        yield from self._model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk

@@ -15,6 +15,7 @@ from millrace.pipelines.shaping.balance.class_weights import Output, correctable
 from millrace.pipelines.shaping.options import LABEL, BalanceOptions, ClassShares
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.setup.keras_internals import arguments_of, last_operation
 from millrace.training.model.variables import assign, copies, read
 
 NAME = "shaping"
@@ -133,7 +134,7 @@ def correct_last_layer(model: Any, options: BalanceOptions, state: PartState) ->
     output = output_of(model, options)
     if output is None:
         return False
-    layer = model.outputs[0]._keras_history.operation  # noqa: SLF001 - no public way to it
+    layer = last_operation(model)
     linear, sigmoid, softmax = keras.activations.linear, keras.activations.sigmoid, keras.activations.softmax
     wanted = {Output.PROBABILITY: sigmoid, Output.PROBABILITIES: softmax, Output.LOGIT: linear, Output.LOGITS: linear}
     if not isinstance(layer, keras.layers.Dense) or layer.bias is None or layer.activation is not wanted[output]:
@@ -153,7 +154,7 @@ def output_of(model: Any, options: BalanceOptions) -> Output | None:
     loss = keras.losses.get(loss)
     # As a string Keras gives the function, as an object what wraps it.
     named = getattr(loss, "fn", loss)
-    logits = bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
+    logits = bool(arguments_of(loss).get("from_logits", False))
     columns = outputs[0].shape[-1] if len(outputs[0].shape) == 2 else 1
     if len(outputs[0].shape) > 2 or not correctable(options.classes, columns):
         return None

@@ -31,6 +31,7 @@ from millrace.training.model.call.metrics import CompiledMetrics
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.call.witness import Witness
 from millrace.training.model.setup.autograph import as_is, converted
+from millrace.training.model.setup.keras_internals import has_loss
 from millrace.training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 
 
@@ -294,8 +295,7 @@ class TrainingCall:
         y_pred = self.shaping.corrected(y_pred, class_weights)
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
-        # Private, because Keras does not tell otherwise whether a model was compiled with a loss.
-        if self.shaping.shapes and self.model._compile_loss is not None:  # noqa: SLF001 - as above
+        if self.shaping.shapes and has_loss(self.model):
             self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
             self._finite_guard.show_first_loss()
 

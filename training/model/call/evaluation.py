@@ -16,6 +16,7 @@ import tensorflow as tf
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.compiled_call import TrainingCall
 from millrace.training.model.setup.autograph import as_is
+from millrace.training.model.setup.keras_internals import has_loss
 
 
 @dataclass(slots=True)
@@ -45,8 +46,7 @@ class Evaluation:
     def __init__(self, call: TrainingCall, batch_size: int) -> None:
         """`batch_size` is that of all replicas."""
         self._call, self._batch_size = call, batch_size
-        # Private, because Keras does not tell otherwise whether a model was compiled with a loss.
-        self.has_loss = call.model._compile_loss is not None  # noqa: SLF001 - as above
+        self.has_loss = has_loss(call.model)
         self._function = tf.function(self._evaluate, reduce_retracing=True, autograph=False)
 
     def __call__(self, blocks: Iterable[Rows]) -> ScoreTotals:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from millrace.training.model.call.optimizer_steps import OptimizerSteps
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.setup.autograph import as_is, converted
+from millrace.training.model.setup.keras_internals import trainable_variables_of
 from millrace.training.model.variables import copies, optimizers_of
 
 
@@ -112,7 +113,7 @@ class FiniteGuard:
             gradients = list(grads)
             variables = None if trainable_variables is None else list(trainable_variables)
             if self._recording:
-                known = variables or optimizer._trainable_variables  # noqa: SLF001 - as Keras' apply finds them
+                known = variables or trainable_variables_of(optimizer)
                 self._step.updates.append(RecordedUpdate(optimizer=name, variables=known, gradients=gradients))
                 return
             context = tf.distribute.get_replica_context()

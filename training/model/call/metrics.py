@@ -25,6 +25,7 @@ from millrace.training.errors import ModelError, gist, is_users
 from millrace.training.model.call.metric_values import Shown, ValueNames
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.setup.autograph import as_is
+from millrace.training.model.setup.keras_internals import metrics_as_given, metrics_compiled, own_trackers
 from millrace.training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]
@@ -175,8 +176,7 @@ class CompiledMetrics:
 @contextmanager
 def weights_given(model: Any) -> Iterator[None]:
     """Give the user's metrics weights while Keras builds, which gives None, as they are always given while learning."""
-    compiled = model._compile_metrics  # noqa: SLF001 - no public list of metrics before they are built
-    given = [] if compiled is None else tf.nest.flatten(compiled._user_metrics)  # noqa: SLF001 - as above
+    given = metrics_as_given(model)
     replaced = {metric: metric.update_state for metric in given if isinstance(metric, keras.metrics.Metric)}
     for metric, update_state in replaced.items():
         metric.update_state = partial(_with_weights, update_state)
@@ -247,13 +247,9 @@ def metric_at_fault(error: BaseException) -> Any | None:
 
 def _objects(model: Any) -> tuple[list[Any], list[Any]]:
     """Return the compiled metrics, and the model's own metric attributes."""
-    compiled = model._compile_metrics.metrics if model._compile_metrics is not None else []  # noqa: SLF001 - no public list
-    known = {id(metric) for metric in compiled}
-    trackers = {id(model._loss_tracker), id(model._compile_metrics)}  # noqa: SLF001 - to tell them from the user's
-    if model._compile_loss is not None:  # noqa: SLF001 - as above
-        trackers |= {id(metric) for metric in model._compile_loss.metrics}  # noqa: SLF001 - as above
-    own = [metric for metric in _flat(model.metrics) if id(metric) not in known | trackers]
-    return list(compiled), own
+    compiled = metrics_compiled(model)
+    known = {id(metric) for metric in [*compiled, *own_trackers(model)]}
+    return compiled, [metric for metric in _flat(model.metrics) if id(metric) not in known]
 
 
 def _flat(metrics: Sequence[Any]) -> list[Any]:

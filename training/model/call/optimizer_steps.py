@@ -14,6 +14,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from millrace.training.model.setup.keras_internals import (
+    accumulators,
+    averages,
+    replace_apply,
+    steps_made,
+    take_sums,
+    update,
+)
+
 
 class OptimizerSteps:
     """Runs one optimizer's `apply` for all replicas."""
@@ -22,10 +31,9 @@ class OptimizerSteps:
         self._optimizer = optimizer
         self._updates = True
         """Whether the step being traced updates the weights; otherwise it only accumulates gradients."""
-        # What `apply` is given here is the sum over the replicas already.
-        optimizer._all_reduce_sum_gradients = list  # noqa: SLF001 - Keras has no option for it
+        take_sums(optimizer)
         if optimizer.gradient_accumulation_steps or optimizer.use_ema:
-            optimizer._backend_apply_gradients = self._apply_gradients  # noqa: SLF001 - the one place where it decides
+            replace_apply(optimizer, self._apply_gradients)
 
     def run(self, apply: Callable[[], Any]) -> None:
         """Call `apply`, which runs the optimizer's on every replica; called outside of the replicas."""
@@ -33,8 +41,7 @@ class OptimizerSteps:
         if not steps:
             apply()
             return
-        made = tf.convert_to_tensor(self._optimizer._iterations.value)  # noqa: SLF001 - accumulating steps included
-        is_update = tf.equal((made + 1) % steps, 0)
+        is_update = tf.equal((steps_made(self._optimizer) + 1) % steps, 0)
         tf.cond(is_update, lambda: self._traced(apply, updates=True), lambda: self._traced(apply, updates=False))
 
     def _traced(self, apply: Callable[[], Any], *, updates: bool) -> Any:
@@ -49,22 +56,19 @@ class OptimizerSteps:
         gradients = [tf.convert_to_tensor(gradient) for gradient in grads] if steps else list(grads)
         if self._updates:
             if steps:
-                sums = [accumulator.value for accumulator in self._accumulators(trainable_variables)]
+                sums = [accumulator.value for accumulator in accumulators(optimizer, trainable_variables)]
                 gradients = [(gradient + total) / steps for gradient, total in zip(gradients, sums, strict=True)]
-            gradients = optimizer._clip_gradients(gradients)  # noqa: SLF001 - these three are Keras' own steps
-            optimizer._apply_weight_decay(trainable_variables)  # noqa: SLF001 - as above
-            optimizer._backend_update_step(gradients, trainable_variables, optimizer.learning_rate)  # noqa: SLF001 - as above
+            update(optimizer, gradients, trainable_variables)
         if steps:
-            accumulators = self._accumulators(trainable_variables)
-            context.merge_call(_reset if self._updates else _accumulate, args=(accumulators, *gradients))
+            totals = accumulators(optimizer, trainable_variables)
+            context.merge_call(_reset if self._updates else _accumulate, args=(totals, *gradients))
         if optimizer.use_ema:
             context.merge_call(self._average)
 
     def _average(self, _strategy: Any) -> None:
         """Move the averages towards the weights, and overwrite these where it is time to."""
         optimizer, iterations = self._optimizer, keras.ops.convert_to_tensor(self._optimizer.iterations)
-        every = optimizer._trainable_variables, optimizer._model_variables_moving_average  # noqa: SLF001 - no public name
-        pairs = [(weight.value, average.value) for weight, average in zip(*every, strict=True) if average is not None]
+        pairs = [(weight.value, average.value) for weight, average in averages(optimizer)]
         for weight, average in pairs:
             momentum = tf.cast(tf.not_equal(iterations, 0), weight.dtype) * optimizer.ema_momentum
             average.assign(momentum * tf.convert_to_tensor(average) + (1 - momentum) * tf.convert_to_tensor(weight))
@@ -77,13 +81,6 @@ class OptimizerSteps:
 
             is_time = tf.equal((iterations + 1) % optimizer.ema_overwrite_frequency, 0)
             tf.cond(is_time, overwrite, lambda: tf.constant(False))  # noqa: FBT003 - a tensor's value
-
-    def _accumulators(self, variables: Sequence[Any]) -> list[Any]:
-        optimizer = self._optimizer
-        return [
-            optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]  # noqa: SLF001 - no public name
-            for variable in variables
-        ]
 
 
 def _accumulate(strategy: Any, accumulators: Sequence[Any], *gradients: Any) -> None:

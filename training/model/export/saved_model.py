@@ -28,6 +28,7 @@ from millrace.training.model.call.compiled_call import as_the_model_takes_it
 from millrace.training.model.export.raw_columns import SPLITS, VALUES
 from millrace.training.model.probes.probe_batches import make_probe
 from millrace.training.model.setup.autograph import converted
+from millrace.training.model.setup.keras_internals import arguments_of, layers_of
 
 CLASS = "_class"
 SIGNATURE = "serving_default"
@@ -193,7 +194,7 @@ def logits_of(model: Any, output: str) -> bool:
     loss = getattr(model, "loss", None)
     if isinstance(loss, Mapping):
         loss = loss.get(output)
-    return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
+    return bool(arguments_of(loss).get("from_logits", False))
 
 
 def _table(field: Field) -> Any:
@@ -239,7 +240,7 @@ def _of_model(model: Any) -> Iterator[Any]:
     """Yield the model's variables, and what its layers hold."""
     for variable in model.variables:
         yield getattr(variable, "value", variable)
-    for layer in model._flatten_layers(include_self=True, recursive=True):  # noqa: SLF001 - no public way to all layers
+    for layer in layers_of(model):
         for value in vars(layer).values():
             yield from _leaves(value)
 

@@ -26,6 +26,7 @@ from millrace.training.model.probes.probe_batches import Probe
 from millrace.training.model.proof.proof_trials import ProofTrials, StateAfterCall
 from millrace.training.model.proof.row_mixing import calmest_first, mixes_rows
 from millrace.training.model.proof.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together
+from millrace.training.model.setup.keras_internals import layers_of
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _ROUNDING, _COARSE_ROUNDING = 1e-3, 0.1
@@ -285,7 +286,7 @@ class ModelProof:
         return None
 
     def _blame(self, moved: Sequence[str]) -> str:
-        layers = [*self._learner.model._flatten_layers()]  # noqa: SLF001 - Keras has no public recursive walk
+        layers = layers_of(self._learner.model)
         norms = [layer.name for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
         if norms:
             return (
@@ -386,5 +387,4 @@ def _of_present_rows(place: str) -> str:
 
 def _is_coarse(model: Any) -> bool:
     """Return whether some layer computes in 16 bits."""
-    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
-    return any(getattr(layer, "compute_dtype", None) in {"bfloat16", "float16"} for layer in layers)
+    return any(getattr(layer, "compute_dtype", None) in {"bfloat16", "float16"} for layer in layers_of(model))

@@ -10,19 +10,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from millrace.training.model.setup.keras_internals import layers_of
+
 _LOOKUPS = (keras.layers.TextVectorization, keras.layers.StringLookup, keras.layers.IntegerLookup)
 _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 
 def unadapted(model: Any) -> str | None:
     """Return which lookup waits to be adapted to data, and the way out; None where none does."""
-    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    layers = layers_of(model)
     return next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
 
 
 def without_mean(model: Any) -> Iterator[str]:
     """Yield a sentence for each layer of the built model that changes nothing, as it was not adapted to data."""
-    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    layers = layers_of(model)
     for name in [layer.name for layer in layers if _lacks_mean(layer)]:
         yield (
             f"layer {name} (Normalization) has no mean and variance, so it changes nothing, and a stream has no first "
@@ -33,7 +35,7 @@ def without_mean(model: Any) -> Iterator[str]:
 
 def explained(model: Any, error: BaseException) -> str | None:
     """Return what is wrong with a layer of the model, and the way out; None where the error says it all."""
-    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    layers = layers_of(model)
     if isinstance(error, tf.errors.FailedPreconditionError):
         return unadapted(model)
     if "ragged" in str(error).lower():

@@ -25,6 +25,7 @@ from keras.src.saving import saving_lib
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.parts import Array
 from millrace.training.checkpoints.tensors import decode
+from millrace.training.model.setup.keras_internals import layers_of, save_variables
 from millrace.training.model.variables import automatic_names, by_structure
 
 KERAS, H5, SAFETENSORS = ".keras", ".weights.h5", ".safetensors"
@@ -69,9 +70,7 @@ def read_file(path: Path) -> FoundWeights:
 def numbered(model: Any) -> dict[str, Any]:
     """Return the variables of a model under the names that Keras' files give them."""
     recorder = _Recorder()
-    saving_lib._save_state(  # noqa: SLF001 - the walk that makes the names in the files; the store notes, and writes nothing
-        model, weights_store=recorder, assets_store=None, inner_path="", visited_saveables=set()
-    )
+    save_variables(model, recorder)  # which notes, and writes nothing
     known = {id(variable) for variable in model.variables}
     named = _named({path: entry.name for path, entry in recorder.entries.items()})
     found = [
@@ -184,7 +183,7 @@ def grows(model: Any) -> frozenset[int]:
 
     With a layer that hashes, other ids stand for the same value once there are more of them, so no table may grow.
     """
-    layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
+    layers = layers_of(model)
     if any(isinstance(layer, keras.layers.Hashing | keras.layers.HashedCrossing) for layer in layers):
         return frozenset()
     return frozenset(id(layer.variables[0]) for layer in layers if isinstance(layer, keras.layers.Embedding))

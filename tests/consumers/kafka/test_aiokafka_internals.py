@@ -3,16 +3,18 @@
 import asyncio
 import gc
 import inspect
+import itertools
 import random
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import aiokafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, client
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import CloseReason
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaConnectionError
@@ -20,13 +22,50 @@ from aiokafka.producer.sender import Sender
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from millrace.consumers.kafka import aiokafka_internals
+from millrace.consumers.kafka.aiokafka_internals import buffered_bytes, take_commit_errors
 from millrace.consumers.kafka.client import KafkaClient
-from millrace.consumers.kafka.client_internals import buffered_bytes, take_commit_errors
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Partition
+from tests.private_parts import gone, private_names
 
+USED = {
+    AIOKafkaConsumer: ("_client", "_request_timeout_ms", "_coordinator", "_fetcher"),
+    GroupCoordinator: ("_do_commit_offsets",),
+    AIOKafkaConnection: ("_protocol",),
+    AIOKafkaProducer: ("_sender",),
+    Fetcher: ("_records",),
+    FetchResult: ("_partition_records", "_topic_partition", "_update_position"),
+    PartitionRecords: (
+        "_records",
+        "_records_iterator",
+        "_check_crcs",
+        "_tp",
+        "_isolation_level",
+        "_aborted_producers",
+        "_consume_aborted_up_to",
+        "_contains_abort_marker",
+    ),
+}
+"""Of each class the private parts that are used of it."""
 HERE = TopicPartition("clicks", 0)
 NOT_LEADER, UNKNOWN_PARTITION, NO_ERROR = 6, 3, 0
+
+
+def test_what_is_used_inside_aiokafka_is_there_in_this_version() -> None:
+    assert gone("aiokafka", USED, by=aiokafka_internals) == []
+
+
+def test_all_that_is_used_inside_aiokafka_is_looked_for() -> None:
+    assert private_names(aiokafka_internals) == set(itertools.chain(*USED.values()))
+
+
+def test_a_private_part_of_aiokafka_that_is_gone_is_named_with_the_version() -> None:
+    (sentence,) = gone("aiokafka", {Fetcher: ("_records", "_gone")}, by=aiokafka_internals)
+    assert (
+        sentence
+        == f"aiokafka {aiokafka.__version__} has no Fetcher._gone any more, which {aiokafka_internals.__name__} uses"
+    )
 
 
 def options() -> KafkaOptions:

@@ -1,0 +1,122 @@
+"""All that is used of the private parts of Keras and TensorFlow, because they have no public way to do the same.
+
+Nothing else reaches into them: `tests/training/model/setup/test_keras_internals.py` fails with the name that is gone
+when a new version changes what this module relies on. Owns nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras.src.saving import saving_lib
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Return the model and its layers, those within layers too; Keras has no public recursive walk."""
+    return [*model._flatten_layers()]
+
+
+def build(model: Any, x: Any, y: Any, w: Any) -> None:
+    """Create the variables for such a batch. Keras builds by fitting in public, and that would learn."""
+    model._symbolic_build(data_batch=(x, y, w))
+
+
+def last_operation(model: Any) -> Any:
+    """Return what makes the model's first output."""
+    return model.outputs[0]._keras_history.operation
+
+
+def has_loss(model: Any) -> bool:
+    """Return whether the model was compiled with a loss, which Keras does not tell otherwise."""
+    return model._compile_loss is not None
+
+
+def has_loss_weights(model: Any) -> bool:
+    """Return whether the model was compiled with weights of its losses; they scale the loss that Keras reports."""
+    return getattr(model._compile_loss, "_user_loss_weights", None) is not None
+
+
+def weigh_added_losses(model: Any, weighed: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
+    """Wrap what takes the sum of a loss that a layer has added; there is no public place for it."""
+    model._aggregate_additional_loss = weighed(model._aggregate_additional_loss)
+
+
+def added_losses(model: Any) -> Iterator[Any]:
+    """Yield each loss that a layer has added, as the layer gave it."""
+    for layer in layers_of(model):
+        yield from layer._losses
+
+
+def metrics_as_given(model: Any) -> list[Any]:
+    """Return what `compile` was given as metrics; it has no public list before they are built."""
+    compiled = model._compile_metrics
+    return [] if compiled is None else tf.nest.flatten(compiled._user_metrics)
+
+
+def metrics_compiled(model: Any) -> list[Any]:
+    """Return the metrics that Keras has built of them."""
+    return [] if model._compile_metrics is None else list(model._compile_metrics.metrics)
+
+
+def own_trackers(model: Any) -> list[Any]:
+    """Return the metrics among the model's that Keras keeps for itself, and those of its loss."""
+    losses = [] if model._compile_loss is None else model._compile_loss.metrics
+    return [model._loss_tracker, model._compile_metrics, *losses]
+
+
+def save_variables(model: Any, store: Any) -> None:
+    """Give a store of Keras' the variables of a model, by the walk that makes the names in Keras' files."""
+    saving_lib._save_state(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set())
+
+
+def rate_of(optimizer: Any) -> Any:
+    """Return a variable or a schedule: Keras gives the rate in public, never the schedule."""
+    return optimizer._learning_rate
+
+
+def trainable_variables_of(optimizer: Any) -> Sequence[Any]:
+    """Return the variables for which the optimizer was built, as its own `apply` finds them."""
+    return optimizer._trainable_variables  # type: ignore[no-any-return]
+
+
+def averages(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each variable with its moving average, if it has one."""
+    pairs = zip(optimizer._trainable_variables, optimizer._model_variables_moving_average, strict=True)
+    return ((weight, average) for weight, average in pairs if average is not None)
+
+
+def accumulators(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """Return the accumulated gradient of each variable."""
+    return [optimizer._accumulated_gradients[optimizer._get_variable_index(variable)] for variable in variables]
+
+
+def steps_made(optimizer: Any) -> Any:
+    """Return the number of steps, those that only accumulate included."""
+    return tf.convert_to_tensor(optimizer._iterations.value)
+
+
+def take_sums(optimizer: Any) -> None:
+    """Have `apply` take its gradients as the sums over the replicas; Keras has no option for it."""
+    optimizer._all_reduce_sum_gradients = list
+
+
+def replace_apply(optimizer: Any, apply: Callable[[Sequence[Any], Sequence[Any]], None]) -> None:
+    """Replace what decides, on each replica, whether a step updates or accumulates."""
+    optimizer._backend_apply_gradients = apply
+
+
+def update(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Take Keras' own three steps of an update."""
+    gradients = optimizer._clip_gradients(gradients)
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+
+
+def arguments_of(wrapper: Any) -> Mapping[str, Any]:
+    """Return the arguments with which a loss or a metric calls its function; none if it is another kind."""
+    return getattr(wrapper, "_fn_kwargs", {})
+
+
+def bound_port(server: Any) -> int:
+    """Return the port of a server of tf.data, which is known nowhere else."""
+    return int(server._address.rpartition(":")[2])
