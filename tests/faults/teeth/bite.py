@@ -30,9 +30,9 @@ from typing import Any
 from millrace.app.tools.local_broker import LocalBroker
 from tests.conftest import BOOTSTRAP, EAGER
 from tests.faults.campaigns.machine import ROOT, machine
+from tests.faults.teeth.cuts import PACKAGES
 from tests.faults.teeth.protections import TEETH, Tooth
 
-PACKAGES = ("consumers", "pipelines", "training", "app")
 _IMPORTED = "import millrace.app.cli; print(millrace.__file__, millrace.app.cli.__file__, sep='\\n')"
 _PLUGINS = ("no:cacheprovider", "tests.faults.matrix.rows", "tests.faults.teeth.within")
 _TO_END_S = 120.0
@@ -87,14 +87,8 @@ def copied(source: Path, tooth: Tooth | None = None) -> Iterator[Path]:
         shutil.copy(source / "pyproject.toml", copy)
         if tooth is not None:
             path = copy / tooth.file
-            path.write_text(without(path.read_text(), tooth))
+            path.write_text(tooth.without(path.read_text()))
         yield copy
-
-
-def without(source: str, tooth: Tooth) -> str:
-    """Return the source without the protection, which must stand there once."""
-    assert source.count(tooth.text) == 1, f"{tooth.file} holds {source.count(tooth.text)} times {tooth.text!r}"
-    return source.replace(tooth.text, tooth.instead)
 
 
 def tried(tooth: Tooth, copy: Path, bootstrap: str) -> Trial:
@@ -124,7 +118,7 @@ def tried(tooth: Tooth, copy: Path, bootstrap: str) -> Trial:
 def _command(tooth: Tooth, copy: Path, told: Path) -> list[str]:
     plugins = [part for name in _PLUGINS for part in ("-p", name)]
     options = ["--rows", str(told), "--within", f"{tooth.within_s:g}", "--basetemp", str(copy / "tmp")]
-    return [sys.executable, "-m", "pytest", "-q", "-x", *plugins, *options, tooth.test]
+    return [sys.executable, "-m", "pytest", "-q", "-x", *plugins, *options, tooth.test_id]
 
 
 def _require_own_code(copy: Path, environment: Mapping[str, str]) -> None:
