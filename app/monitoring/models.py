@@ -174,15 +174,6 @@ class ClassView(Shape):
     """Of what is learnt."""
 
 
-class WindowsView(Shape):
-    """What is held of the keys of `windows`."""
-
-    keys: int
-    bytes: int
-    evicted: Mapping[str, int]
-    """How often a key has made room for another, by why."""
-
-
 @with_figures("training")
 class TrainingView(Shape):
     """The trainer."""
@@ -196,8 +187,6 @@ class TrainingView(Shape):
     """What differed between the checkpoint and what is deployed, at the last start or rewind."""
     classes: Mapping[str, ClassView] | None = None
     """With `balance`: each class before and after."""
-    windows: WindowsView | None = None
-    """With `windows`: what is held of the keys, at what is settled."""
 
 
 class CheckpointView(Shape):

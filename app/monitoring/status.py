@@ -25,7 +25,6 @@ from millrace.app.monitoring.models import (
     ThroughputAnswer,
     TrainingView,
     WatchView,
-    WindowsView,
 )
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.record_flow import balanced, flow_of
@@ -35,7 +34,6 @@ from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of
 from millrace.app.service.exporting import ExportFigures
 from millrace.consumers.units import format_duration
 from millrace.pipelines.shaping.options import ClassShares
-from millrace.pipelines.shaping.windows.windows import WindowFigures
 from millrace.pipelines.stream.offset_counts import OffsetCounts
 from millrace.training.telemetry.live_metrics import LiveSnapshot
 
@@ -179,13 +177,8 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         incarnation=snapshot.ledger.incarnation,
         hyperparameters_changed=posting.changes or None,
         classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
-        windows=None if (held := posting.windows) is None else _windows(held),
         **shown_within("training", posting.figures),
     )
-
-
-def _windows(held: WindowFigures) -> WindowsView:
-    return WindowsView(keys=held.keys, bytes=held.nbytes, evicted=held.evicted)
 
 
 def _class(shares: ClassShares) -> ClassView:

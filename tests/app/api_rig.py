@@ -32,7 +32,7 @@ from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping.figures import ReservoirFigures
 from millrace.pipelines.shaping.options import ClassShares
-from millrace.pipelines.shaping.windows.windows import WindowFigures
+from millrace.pipelines.shaping.windows.figures import WindowFigures
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
 from millrace.pipelines.stream.decode import DecodePool
@@ -258,8 +258,10 @@ class Rig:
             save_error=self.save_error,
             learnt_to_ms=self.learnt_to_ms,
             classes={"0": ClassShares(0.9, 0.55, 0.5), "1": ClassShares(0.1, 5.0, 0.5)},
-            windows=WindowFigures(keys=812, nbytes=409_248, evicted={"full": 3}),
-            figures={"reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000)},
+            figures={
+                "windows": WindowFigures(keys=812, bytes=409_248, evicted={"full": 3}),
+                "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
+            },
         )
         self.service.board.post(posting, 0.0)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from millrace.consumers.metric import Reported
 from millrace.pipelines.shaping.options import ClassShares
-from millrace.pipelines.shaping.windows.windows import WindowFigures
 from millrace.training.model.hyperparameters import Change
 from millrace.training.telemetry.group_report import GroupReport
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -55,8 +54,6 @@ class Posting:
     """The hyperparameters that differed from the checkpoint at the last restore."""
     classes: Mapping[str, ClassShares] = field(default_factory=dict)
     """How classes are balanced; empty where they are not."""
-    windows: WindowFigures | None = None
-    """What is held of the keys of windows; None where there are none."""
     figures: Mapping[str, Reported] = field(default_factory=dict)
     """What the parts of the trainer's state report, by name."""
 

@@ -126,7 +126,6 @@ class Learning:
                 learnt_to_ms=self.learnt_to_ms,
                 changes=figures.changes,
                 classes=self._learner.class_shares(),
-                windows=figures.windows,
                 figures=figures.reported(),
             )
             self._reports.board.post(posting, now)

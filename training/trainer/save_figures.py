@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from millrace.consumers.metric import Reported
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.windows.windows import WindowFigures, WindowStates
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.history.journal_blocks import BlockRecorder
@@ -70,12 +69,6 @@ class SaveFigures:
             self._recorder.note(facts, refused=refused, searched=searched, bypassed=bypassed)
         self._state.settled(facts)
         self._settled_since = True
-
-    @property
-    def windows(self) -> WindowFigures | None:
-        """What is held of the keys of windows; None where records are learnt one by one."""
-        found = (states for states in self._state.row_states if isinstance(states, WindowStates))
-        return next((states.figures() for states in found), None)
 
     def reported(self) -> Mapping[str, Reported]:
         """Return what the parts of the state report, by name."""

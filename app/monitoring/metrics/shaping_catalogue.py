@@ -19,12 +19,4 @@ SHAPING = (
         "By what the updates of the class are multiplied. Bad: hundreds; single records then rule.",
         "class",
     ),
-    gauge("window_keys", "Keys of which `windows` holds the last records. Bad: far fewer than there are of late."),
-    gauge("window_bytes", "The most memory that they take. Bad: as much as windows.max_bytes for each partition."),
-    gauge(
-        "window_evicted_keys",
-        "How often a key has made room for another, in this history; full: windows.max_bytes was reached. Bad: it "
-        "grows as fast as records come; then sequences are short.",
-        "reason",
-    ),
 )

@@ -74,10 +74,6 @@ def _posted(posting: Posting) -> Iterator[Reading]:
     yield from by_label("class_share", {name: shares.before for name, shares in posting.classes.items()})
     yield from by_label("class_learnt_share", {name: shares.after for name, shares in posting.classes.items()})
     yield from by_label("class_weight", {name: shares.weight for name, shares in posting.classes.items()})
-    if posting.windows is not None:
-        yield Reading("window_keys", posting.windows.keys)
-        yield Reading("window_bytes", posting.windows.nbytes)
-        yield from by_label("window_evicted_keys", posting.windows.evicted)
     yield from readings(posting.figures)
     yield from _live(posting.live)
 

@@ -6,7 +6,7 @@ generator's thread; all else is for the trainer's. What is remembered, and so it
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from millrace.consumers.records import Int64s, Partition
 from millrace.pipelines.schema import Column
 from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
 from millrace.pipelines.shaping.text_columns import packed, unpacked
+from millrace.pipelines.shaping.windows.figures import WindowFigures
 from millrace.pipelines.shaping.windows.key_slots import Key
 from millrace.pipelines.shaping.windows.key_windows import KEYS, KeyWindows, Windows
 from millrace.pipelines.shaping.windows.window_columns import GapColumn, WindowColumn
@@ -26,17 +27,6 @@ from millrace.pipelines.stream.decode import Decoded
 log = logging.getLogger(__name__)
 NAME = "windows"
 _COUNTS = "counts"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowFigures:
-    """What is held, over all partitions."""
-
-    keys: int
-    nbytes: int
-    """The most memory that these keys take at what is settled; as much is held ahead of it."""
-    evicted: Mapping[str, int]
-    """How often a key has made room for another, by why."""
 
 
 class WindowShaper:
@@ -82,7 +72,7 @@ class WindowStates:
         states = self._followed.states()
         return WindowFigures(
             keys=sum(len(state.slots) for state in states),
-            nbytes=sum(state.nbytes for state in states),
+            bytes=sum(state.nbytes for state in states),
             evicted={"full": sum(state.evicted for state in states)},
         )
 

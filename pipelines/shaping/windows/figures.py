@@ -1,0 +1,25 @@
+"""The figures of windows. Pure; runs anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from millrace.consumers.metric import PartFigures, gauge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFigures(PartFigures):
+    """With `windows`: what is held of the keys, over all partitions, at what is settled. As much is held ahead of it."""
+
+    name: ClassVar = "windows"
+    within: ClassVar = "training"
+
+    keys: Annotated[int, gauge("window_keys", "Bad: far fewer than there are of late.")]
+    """Keys of which `windows` holds the last records."""
+    bytes: Annotated[int, gauge("window_bytes", "Bad: as much as windows.max_bytes for each partition.")]
+    """The most memory that they take."""
+    evicted: Annotated[
+        Mapping[str, int],
+        gauge("window_evicted_keys", "Bad: it grows as fast as records come; then sequences are short.", "reason"),
+    ]
+    """How often a key has made room for another, in this history; full: windows.max_bytes was reached."""
