@@ -164,16 +164,6 @@ class HyperparameterView(Shape):
     """build: `now` is in force; checkpoint: `then` is."""
 
 
-class ClassView(Shape):
-    """How one class is balanced."""
-
-    share: float
-    """Of the stream."""
-    weight: float
-    learnt_share: float
-    """Of what is learnt."""
-
-
 @with_figures("training")
 class TrainingView(Shape):
     """The trainer."""
@@ -185,8 +175,6 @@ class TrainingView(Shape):
     incarnation: int
     hyperparameters_changed: list[HyperparameterView] | None = None
     """What differed between the checkpoint and what is deployed, at the last start or rewind."""
-    classes: Mapping[str, ClassView] | None = None
-    """With `balance`: each class before and after."""
 
 
 class CheckpointView(Shape):

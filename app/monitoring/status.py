@@ -13,7 +13,6 @@ from millrace.app.monitoring.lineage_view import rewound_of, skips_of
 from millrace.app.monitoring.models import (
     AssignedPartitions,
     CheckpointView,
-    ClassView,
     CommitsView,
     KafkaView,
     LagAnswer,
@@ -32,8 +31,8 @@ from millrace.app.monitoring.snapshot import Snapshot
 from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
 from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from millrace.app.service.exporting import ExportFigures
+from millrace.consumers.metric import to_float32
 from millrace.consumers.units import format_duration
-from millrace.pipelines.shaping.options import ClassShares
 from millrace.pipelines.stream.offset_counts import OffsetCounts
 from millrace.training.telemetry.live_metrics import LiveSnapshot
 
@@ -152,17 +151,13 @@ def _watch(live: LiveSnapshot) -> WatchView:
         value=_finite(live.values).get(name),
         baseline=_finite(live.baseline).get(name),
         guess=live.guesses.get(name) if name in live.baseline else None,
-        ahead=None if ahead is None else _to_float32(ahead),
+        ahead=None if ahead is None else to_float32(ahead),
     )
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
     """Round values to the digits that float32 holds, and leave out those that are not finite, as JSON has none."""
-    return {name: _to_float32(value) for name, value in values.items() if math.isfinite(value)}
-
-
-def _to_float32(value: float) -> float:
-    return float(f"{value:.7g}")
+    return {name: to_float32(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _training(snapshot: Snapshot) -> TrainingView | None:
@@ -171,19 +166,13 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         return None
     return TrainingView(
         step=posting.step,
-        learning_rate=_to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
+        learning_rate=to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
         replicas=posting.model.replicas,
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,
         hyperparameters_changed=posting.changes or None,
-        classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
         **shown_within("training", posting.figures),
     )
-
-
-def _class(shares: ClassShares) -> ClassView:
-    before, weight, after = map(_to_float32, shares)
-    return ClassView(share=before, weight=weight, learnt_share=after)
 
 
 def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from millrace.consumers.metric import NoMetric, PartFigures, gauge
+from millrace.consumers.metric import Float32, NoMetric, PartFigures, gauge
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,21 @@ class ReservoirFigures(PartFigures):
         gauge("reservoir_age_records", "Bad: of a world that is no more; then replay slows the model down."),
     ]
     """How many records were learnt since half of the rows were."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures(PartFigures):
+    """With `balance`: each class before and after."""
+
+    name: ClassVar = "classes"
+    within: ClassVar = "training"
+    per: ClassVar = "class"
+
+    share: Annotated[Float32, gauge("class_share", "Bad: it moves away from what is known of the world.")]
+    """The share of the stream that each class of `balance` has."""
+    weight: Annotated[Float32, gauge("class_weight", "Bad: hundreds; single records then rule.")]
+    """By what the updates of the class are multiplied."""
+    learnt_share: Annotated[
+        Float32, gauge("class_learnt_share", "Bad: far from balance.target for hours; the class does not come.")
+    ]
+    """The share that the class has in what is learnt."""

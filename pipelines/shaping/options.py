@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 LABEL = "label"
 PRIOR = 10.0
@@ -37,16 +37,6 @@ def number_of(one: str) -> float:
         return float(one)
     except ValueError:
         return math.inf
-
-
-class ClassShares(NamedTuple):
-    """How one class is balanced."""
-
-    before: float
-    """Its share of the stream, by the decayed counts; 0 before any was seen."""
-    weight: float
-    after: float
-    """Its share of what is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,7 @@ from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.shaping.figures import ReservoirFigures
-from millrace.pipelines.shaping.options import ClassShares
+from millrace.pipelines.shaping.figures import ClassFigures, ReservoirFigures
 from millrace.pipelines.shaping.windows.figures import WindowFigures
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
@@ -257,8 +256,8 @@ class Rig:
             failed_saves=0,
             save_error=self.save_error,
             learnt_to_ms=self.learnt_to_ms,
-            classes={"0": ClassShares(0.9, 0.55, 0.5), "1": ClassShares(0.1, 5.0, 0.5)},
             figures={
+                "classes": {"0": ClassFigures(0.9, 0.55, 0.5), "1": ClassFigures(0.1, 5.0, 0.5)},
                 "windows": WindowFigures(keys=812, bytes=409_248, evicted={"full": 3}),
                 "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
             },

@@ -18,7 +18,7 @@ import tensorflow as tf
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.augmentation import Augmentation
-from millrace.pipelines.shaping.options import Augment, BalanceOptions, ClassShares, ReservoirOptions
+from millrace.pipelines.shaping.options import Augment, BalanceOptions, ReservoirOptions
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import flat_preprocess
 from millrace.training.checkpoints.parts import Part
@@ -191,10 +191,6 @@ class Learner:
     def shaping_state(self) -> list[Any]:
         """Every variable of what shapes the rows that are learnt; the same on all members of a group."""
         return [] if self.call.shaping.balance is None else [self.call.shaping.balance.counts]
-
-    def class_shares(self) -> dict[str, ClassShares]:
-        """Return how classes are balanced, by class; none where they are not."""
-        return {} if self.call.shaping.balance is None else self.call.shaping.balance.shares()
 
     @property
     def state(self) -> list[Any]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace.consumers.metric import Reported
-from millrace.pipelines.shaping.options import ClassShares
 from millrace.training.model.hyperparameters import Change
 from millrace.training.telemetry.group_report import GroupReport
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -52,8 +51,6 @@ class Posting:
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
     changes: tuple[Change, ...] = ()
     """The hyperparameters that differed from the checkpoint at the last restore."""
-    classes: Mapping[str, ClassShares] = field(default_factory=dict)
-    """How classes are balanced; empty where they are not."""
     figures: Mapping[str, Reported] = field(default_factory=dict)
     """What the parts of the trainer's state report, by name."""
 

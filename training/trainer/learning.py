@@ -125,7 +125,6 @@ class Learning:
                 save_error=figures.last_error,
                 learnt_to_ms=self.learnt_to_ms,
                 changes=figures.changes,
-                classes=self._learner.class_shares(),
                 figures=figures.reported(),
             )
             self._reports.board.post(posting, now)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from millrace.app.monitoring.all_figures import kinds
 from millrace.app.monitoring.metrics.export_catalogue import EXPORTS
-from millrace.app.monitoring.metrics.shaping_catalogue import SHAPING
 from millrace.consumers.metric import Metric, counter, gauge, histogram, metrics_of
 
 _TRAINER = (
@@ -48,7 +47,6 @@ _TRAINER = (
     ),
     gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
-    *SHAPING,
     *EXPORTS,
     gauge("model_parameters", "The number of trainable parameters of the model."),
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),

@@ -71,9 +71,6 @@ def _posted(posting: Posting) -> Iterator[Reading]:
     yield Reading("learning_rate", posting.learning_rate)
     yield Reading("model_parameters", posting.model.parameters)
     yield Reading("replicas", posting.model.replicas)
-    yield from by_label("class_share", {name: shares.before for name, shares in posting.classes.items()})
-    yield from by_label("class_learnt_share", {name: shares.after for name, shares in posting.classes.items()})
-    yield from by_label("class_weight", {name: shares.weight for name, shares in posting.classes.items()})
     yield from readings(posting.figures)
     yield from _live(posting.live)
 

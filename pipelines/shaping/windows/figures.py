@@ -9,7 +9,7 @@ from millrace.consumers.metric import PartFigures, gauge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFigures(PartFigures):
-    """With `windows`: what is held of the keys, over all partitions, at what is settled. As much is held ahead of it."""
+    """With `windows`: what is held of the keys, over all partitions, at what is settled; as much is held ahead."""
 
     name: ClassVar = "windows"
     within: ClassVar = "training"

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from millrace.pipelines.shaping.options import ClassShares
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.checkpoints import PartState
 from millrace.training.model.call.compiled_call import CallResult
@@ -82,10 +81,6 @@ class Recorder:
         optimizer = VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model))
         self.parts = (optimizer, self.seen, self.witness)
         self.state = [self.seen, self.witness.variable]
-
-    def class_shares(self) -> dict[str, ClassShares]:
-        """Return nothing: it balances no classes."""
-        return {}
 
     def not_finite(self) -> list[str]:
         """Return nothing: it holds only whole numbers."""

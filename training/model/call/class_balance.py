@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from millrace.pipelines.shaping.balance.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
-from millrace.pipelines.shaping.options import LABEL, BalanceOptions, ClassShares
+from millrace.pipelines.shaping.figures import ClassFigures
+from millrace.pipelines.shaping.options import LABEL, BalanceOptions
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.setup.keras_internals import arguments_of, last_operation
@@ -108,12 +109,12 @@ class ClassBalance:
         """Return the output as it would be without the weights; in a graph."""
         return predicted if self.output is None else corrected(predicted, weights, self.output)
 
-    def shares(self) -> dict[str, ClassShares]:
-        """Return how the classes are balanced just now, by class."""
+    def figures(self) -> dict[str, ClassFigures]:
+        """Return how the classes are balanced just now, by class: shares by the decayed counts, 0 before the first."""
         counts, weights = np.asarray(read(self.counts)), np.asarray(self.weights(), np.float64)
         before = counts / max(counts.sum(), 1.0)
         after = before * weights / max(float(before @ weights), 1e-300)
-        shares = map(ClassShares, before.tolist(), weights.tolist(), after.tolist())
+        shares = map(ClassFigures, before.tolist(), weights.tolist(), after.tolist())
         return dict(zip(self.options.classes, shares, strict=True))
 
     def snapshot(self) -> PartState:

@@ -1,6 +1,6 @@
 """Balanced classes: learnt with weights that follow the stream, scored as the stream is, restored to the bit."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import keras
@@ -49,7 +49,7 @@ def test_the_weights_of_classes_follow_the_stream_and_average_to_one() -> None:
     counts = balance_of(learner).counts.numpy()
     decay = 0.5 ** (BATCH / 1000)
     np.testing.assert_allclose(counts, np.array([BATCH - 1, 1]) * (1 - decay**120) / (1 - decay), rtol=1e-9)
-    before, weights, after = np.array([*balance_of(learner).shares().values()]).T
+    before, weights, after = np.array([astuple(one) for one in balance_of(learner).figures().values()]).T
     np.testing.assert_allclose(before, [11 / 12, 1 / 12], rtol=1e-6)
     np.testing.assert_allclose(before @ weights, 1.0, rtol=0.1)
     np.testing.assert_allclose(after, [0.5, 0.5], atol=0.02)
@@ -178,7 +178,7 @@ def test_rows_that_stand_for_others_weigh_one_and_tell_the_streams_shares() -> N
     rows = kept._replace(labels=tf.constant(labels), weights=tf.constant(weights))
     for _ in range(60):
         learner.learn(rows)
-    before, after = np.array([(shares[0], shares[2]) for shares in balance.shares().values()]).T
+    before, after = np.array([(one.share, one.learnt_share) for one in balance.figures().values()]).T
     np.testing.assert_allclose(before, [11 / 12, 1 / 12], rtol=0.02)
     np.testing.assert_allclose(after, [0.5, 0.5], atol=0.02)
     everything = (rows.features, rows.labels, rows.weights, rows.offsets)
