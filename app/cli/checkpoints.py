@@ -18,7 +18,7 @@ from millrace.app.cli.render.lineage import as_row, described, headings, in_word
 from millrace.app.cli.render.tables import print_table
 from millrace.app.cli.service_options import ServiceOptions
 from millrace.app.service.native_log import load_tensorflow
-from millrace.app.settings import Settings, to_balance, to_row_schema
+from millrace.app.settings import Settings
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.service_client import saved
 from millrace.consumers.suggested_command import suggested_command
@@ -226,10 +226,10 @@ def weights(
     checked_target(out)
     store = _store(settings)
     number = _chosen(store, which)
-    balance = to_balance(settings.balance, settings.records)
+    balance = settings.balance.for_rows(settings.row_schema)
     state = store.load(number, only={PART, *(() if balance is None else (SHAPING,))})
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
-    schema = to_row_schema(settings.windows, settings.records)
+    schema = settings.row_schema
     model = model_with_weights(model_code.load(model_file(settings)), schema, state[PART], (kept,))
     corrected = balance is not None and correct_last_layer(model, balance, state.get(SHAPING, PartState()))
     written = write_weights(model, out)

@@ -196,7 +196,7 @@ class GroupService(Service):
     ) -> Running:
         settings = self.settings
         figures = saving or SaveFigures(
-            TrainerState(learner, self.ledger, live, hyperparameter_options(settings), self.row_states),
+            TrainerState(learner, self.ledger, live, hyperparameter_options(settings), self.shapers),
         )
         streams = self._streams(source, dead_letters, learner)
         trainer = GroupTrainer(
@@ -207,7 +207,7 @@ class GroupService(Service):
                     ledger=self.ledger,
                     live=live,
                     progress=figures.progress,
-                    row_states=self.row_states,
+                    shapers=self.shapers,
                 ),
                 figures=figures,
                 saving=saving,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.app.settings import Settings, to_decoder, to_row_schema
+from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetters
 from millrace.consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from millrace.consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
@@ -19,7 +19,7 @@ from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.gates.flood import FloodGate, judged
 from millrace.pipelines.gates.schema_gate import SchemaGate
-from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
@@ -51,7 +51,7 @@ class StreamOptions:
     until: Mapping[Partition, int] | None
     max_records: int | None
     preprocess: Callable[..., Any] | None
-    row_states: Sequence[RowStates] = ()
+    shapers: Sequence[Shaper] = ()
     """What makes rows of the records; where there is nothing, each record is a row."""
     gate: FloodGate | None = None
     """What holds a flood of bad records back; None where none is."""
@@ -175,7 +175,7 @@ class StreamFactory:
 
     def __init__(self, source: KafkaSource, dead_letters: DeadLetters, options: StreamOptions) -> None:
         self._source, self._dead_letters, self._options = source, dead_letters, options
-        self._schema = to_row_schema(options.settings.windows, options.settings.records)
+        self._schema = options.settings.row_schema
         # Where a schema is not known yet, the pool waits for it, not one of its threads.
         self._decoder = to_decoder(options.settings.records, wait_s=0.0)
         self._current: KafkaStream | None = None
@@ -196,7 +196,6 @@ class StreamFactory:
             admits=self._admission(order),
         )
         table = sorted(order.positions)
-        shapers = [states.open(order.incarnation, order.positions) for states in options.row_states]
         assembler = Assembler(
             self._schema,
             self._assembly(order),
@@ -204,7 +203,7 @@ class StreamFactory:
             order.incarnation,
             order.skips,
             order.target,
-            ShapersInTurn(shapers).shape if shapers else None,
+            open_shapers(options.shapers, order.incarnation, order.positions),
         )
         pick: Pick = EventTimeOrder(self._behind, _BEHIND_S)
         if weights := settings.kafka.weights:

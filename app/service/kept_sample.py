@@ -11,13 +11,13 @@ import logging
 from collections.abc import Sequence
 
 from millrace.app.service.sampling import Positions, read_between
-from millrace.app.settings import Settings, to_decoder, to_row_schema, to_windows
+from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.durable_files import replace_durably
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk
-from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
 from millrace.training.checkpoints.folder import Folder
@@ -33,12 +33,12 @@ _OWNER_ONLY = 0o600
 
 
 def rows_of(decoded: Sequence[Decoded], settings: Settings) -> list[Decoded]:
-    """Return the rows that the model is given of these chunks: those of windows where the settings have them."""
-    layout = to_windows(settings.windows, settings.records)
-    if layout is None:
+    """Return the rows that the model is given of these chunks, with those that shaping would only leave out."""
+    made = (section.shaper(schema) for _, section, schema in settings.shapings() if section.other_columns)
+    shape = open_shapers([shaper for shaper in made if shaper is not None], 0, {})
+    if shape is None:
         return [*decoded]
-    shaper = WindowStates(layout).open(0, {})
-    return [shaper.shape(chunk)[0] for chunk in sorted(decoded, key=lambda chunk: (chunk.partition, chunk.start))]
+    return [shape(chunk)[0] for chunk in sorted(decoded, key=lambda chunk: (chunk.partition, chunk.start))]
 
 
 class RecordSamples:
@@ -46,7 +46,7 @@ class RecordSamples:
 
     def __init__(self, settings: Settings, folder: Folder) -> None:
         self._settings = settings
-        self._schema = to_row_schema(settings.windows, settings.records)
+        self._schema = settings.row_schema
         self._path = folder.sample
 
     @property

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from millrace.app.settings import Settings, to_balance, to_reservoir, to_row_schema
+from millrace.app.settings import Settings
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
 from millrace.training.errors import ModelError, gist
@@ -75,19 +75,18 @@ def make_learner(
     replay: bool = True,
 ) -> Learner:
     """Build the model on the devices; raise ModelError where the schema's rows do not fit it."""
-    training, reservoir = settings.training, to_reservoir(settings.reservoir)
-    if reservoir is not None and not replay:
-        reservoir = replace(reservoir, rows=0)
+    training = settings.training
     options = LearnerOptions(
-        schema=to_row_schema(settings.windows, settings.records),
+        schema=settings.row_schema,
         batch_size=training.batch_size if group is None else training.batch_size // settings.scale.workers,
         devices=replace(device_options(settings), group=group),
         seed=training.seed,
         samples=samples,
         passes=training.passes,
         augment=functions.augment,
-        balance=to_balance(settings.balance, settings.records),
-        reservoir=reservoir,
+        balance=settings.balance.for_rows(settings.row_schema),
+        reservoir=settings.reservoir,
+        beside=None if replay else 0,
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)

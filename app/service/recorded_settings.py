@@ -36,11 +36,7 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
 
 
 def _that_matter(settings: Settings) -> dict[str, Any]:
-    shaping = {
-        "balance": settings.balance.target,
-        "windows": settings.windows.length,
-        "reservoir": settings.reservoir.size,
-    }
+    shaping = {name: section.used for name, section, _ in settings.shapings()}
     values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
     training, model, records = values["training"], values["model"], values["records"]
     return {

@@ -34,7 +34,6 @@ from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process_tuning import tune
 from millrace.app.service.provenance import provenance_of
 from millrace.app.service.recorded_settings import hyperparameter_options
-from millrace.app.service.row_shaping import row_states
 from millrace.app.service.running import NotRunning, Running
 from millrace.app.service.source_view import NotConnected, SourceView
 from millrace.app.settings import Loaded, Settings
@@ -101,7 +100,7 @@ class Service:
         self.phases = Phases(phase_limits(self.settings))
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
-        self.row_states = row_states(self.settings)
+        self.shapers = self.settings.shapers()
         self.board = Board()
         self.events = Events()
         self.kept_history = KeptHistory(self.events)
@@ -286,7 +285,7 @@ class Service:
                 clock=time.monotonic,
                 report_event=self.events.report,
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
-                row_states=self.row_states,
+                shapers=self.shapers,
                 prepare=partial(take_initial_weights, self.settings, learner),
             ),
         )
@@ -348,7 +347,7 @@ class Service:
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
-            row_states=self.row_states,
+            shapers=self.shapers,
             gate=self.holding.gate,
             schemas=self.holding.schemas,
         )

@@ -18,7 +18,6 @@ from typing import Any
 from millrace.app.settings.root import Settings
 from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.settings.sections.registry import RegistrySettings
-from millrace.app.settings.sections.windows import to_windows
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import FOLDER as AGAINST
 from millrace.pipelines.formats.protobuf.descriptors import descriptor_set
@@ -44,7 +43,7 @@ def write_exported_records(settings: Settings, version: Path) -> None:
     body = {
         "format": _FORMAT,
         "registry": records.registry is not None,
-        "windows": to_windows(settings.windows, records) is not None,
+        "windows": any(one.used and one.other_columns for _, one, _ in settings.shapings()),
         "records": section,
     }
     (folder / _FILE).write_text(json.dumps(body, indent=1) + "\n", "utf-8")

@@ -13,7 +13,6 @@ from millrace.app.settings.root import Settings
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.records import told_answers
 from millrace.app.settings.sections.registry import RegistrySettings
-from millrace.app.settings.sections.windows import without_length
 from millrace.app.settings.spelling import dotted
 from millrace.app.settings.validation_errors import Places, describe
 from millrace.app.settings.yaml_file import Document, Key, read_yaml
@@ -104,8 +103,9 @@ def load_registry(folder: Path, urls: str | None, environ: Mapping[str, str] | N
 
 def _warnings(settings: Settings, overrides: Overrides) -> Iterator[str]:
     yield from told_answers(settings.records)
-    if (sentence := without_length(settings.windows)) is not None:
-        yield sentence
+    for _, section, _ in settings.shapings():
+        if (sentence := section.without_effect()) is not None:
+            yield sentence
     for name, similar in overrides.strays.ignored.items():
         hint = "" if similar is None else f"; did you mean {similar}?"
         yield f"environment {name} is ignored, because it names no setting{hint}"

@@ -1,13 +1,13 @@
 """The settings as a whole."""
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from millrace.app.settings.sections.api import ApiSettings
 from millrace.app.settings.sections.archive import ArchiveSettings
-from millrace.app.settings.sections.balance import BalanceSettings, to_balance
 from millrace.app.settings.sections.checkpoints import CheckpointSettings
 from millrace.app.settings.sections.export import ExportSettings
 from millrace.app.settings.sections.kafka import KafkaSettings, derived_group
@@ -17,15 +17,15 @@ from millrace.app.settings.sections.memory import MemorySettings
 from millrace.app.settings.sections.model import ModelSettings
 from millrace.app.settings.sections.records import RecordsSettings, to_schema
 from millrace.app.settings.sections.registry import derived_cache
-from millrace.app.settings.sections.reservoir import ReservoirSettings
 from millrace.app.settings.sections.scale import ScaleSettings
 from millrace.app.settings.sections.serve import ServeSettings
 from millrace.app.settings.sections.stop import StopSettings
 from millrace.app.settings.sections.training import TrainingSettings
-from millrace.app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
-from millrace.pipelines.shaping.balance.resampling import class_field
+from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping import SHAPINGS, BalanceSettings, ReservoirSettings, ShapingSection, WindowSettings
+from millrace.pipelines.shaping.shaper import Shaper
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -79,31 +79,40 @@ class Settings(Section):
     def _derive(cls, values: Any) -> Any:
         return derived_cache(derived_group(values)) if isinstance(values, dict) else values
 
-    @model_validator(mode="after")
-    def _windows_fit(self) -> Self:
-        try:
-            layout = to_windows(self.windows, self.records)
-        except ConfigError as error:
-            raise SettingError("windows", str(error).removeprefix("windows").lstrip(".: ")) from error
-        if layout is None and any(field.ahead for field in to_schema(self.records).labels):
-            raise SettingError(
-                "windows", "a label is ahead of its records, which needs windows.length; write 1 or more"
-            )
-        return self
+    def shapings(self) -> Iterator[tuple[str, ShapingSection, Schema]]:
+        """Yield the kinds of shaping in the sequence in which rows pass through them, each with their schema before.
+
+        The first of the three is the name of its section.
+        """
+        schema = to_schema(self.records)
+        for name in SHAPINGS:
+            section: ShapingSection = getattr(self, name)
+            yield name, section, schema
+            schema = section.row_schema(schema)
+
+    @property
+    def row_schema(self) -> Schema:
+        """The schema of the rows that are learnt: that of the records, unless shaping changes it."""
+        *_, (_, last, schema) = self.shapings()
+        return last.row_schema(schema)
+
+    def shapers(self) -> tuple[Shaper, ...]:
+        """Return what shapes the rows before the blocks, in its sequence, and remembers nothing yet."""
+        made = (section.shaper(schema) for _, section, schema in self.shapings())
+        return tuple(shaper for shaper in made if shaper is not None)
 
     @model_validator(mode="after")
-    def _balance_fits(self) -> Self:
-        balance = to_balance(self.balance, self.records)
-        if balance is not None and balance.how == "resample":
+    def _shapings_fit(self) -> Self:
+        for name, section, schema in self.shapings():
             try:
-                class_field(to_row_schema(self.windows, self.records), balance)
+                section.shaper(schema)
             except ConfigError as error:
-                raise SettingError("balance", str(error).removeprefix("balance.")) from error
+                raise SettingError(name, str(error).removeprefix(name).lstrip(".: ")) from error
         return self
 
     @model_validator(mode="after")
     def _onnx_takes_the_features(self) -> Self:
-        features = to_row_schema(self.windows, self.records).features if "onnx" in self.export.formats else ()
+        features = self.row_schema.features if "onnx" in self.export.formats else ()
         for field in features:
             is_text = field.dtype == "string" or field.classes is not None
             if is_text or field.pad is not None:
@@ -132,7 +141,7 @@ class Settings(Section):
             "training.deterministic works with one worker only": training.deterministic,
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
-            "a reservoir works with one worker only": self.reservoir.size is not None,
+            **{f"{one.alone} works with one worker only": one.used for _, one, _ in self.shapings() if one.alone},
         }
         for text, applies in problems.items():
             if applies:

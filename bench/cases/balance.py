@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rig import report
 
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
@@ -27,7 +27,7 @@ from millrace.training.model.setup.strategy import DeviceOptions
 FEATURES, UNITS = 12, 64
 RARE = 1 / 200
 STEPS = 16
-BALANCE = BalanceOptions(target={"0": 0.95, "1": 0.05})
+BALANCE = BalanceSettings(target={"0": 0.95, "1": 0.05})
 SCHEMA = Schema(
     features=(Field(name="x", source="x", dtype="float32", shape=(FEATURES,)),),
     labels=(Field(name="y", source="y", dtype="float32"),),
@@ -43,7 +43,7 @@ def build(rate: float) -> Any:
     return model
 
 
-def learner_of(given: argparse.Namespace, balance: BalanceOptions | None) -> Learner:
+def learner_of(given: argparse.Namespace, balance: BalanceSettings | None) -> Learner:
     """Build a learner with these classes balanced, or none."""
     options = LearnerOptions(schema=SCHEMA, batch_size=given.batch, devices=DeviceOptions(replicas=1), seed=1)
     return Learner(lambda: build(given.rate), None, replace(options, balance=balance))

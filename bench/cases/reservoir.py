@@ -23,7 +23,7 @@ from rig import report
 from windows import BATCH, BATCHES, SCHEMA, build, chunks_of, learnt, newest
 
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.shaping.options import ReservoirOptions
+from millrace.pipelines.shaping import ReservoirSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
@@ -31,7 +31,7 @@ from millrace.training.model.setup.strategy import DeviceOptions
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lines import lines
 
-RESERVOIR = ReservoirOptions(size=100_000, share=0.2)
+RESERVOIR = ReservoirSettings(size=100_000, share=0.2)
 FEATURES, CLASSES, UNITS, CONCEPTS = 16, 5, 64, 3
 MANY = Schema(
     features=(Field(name="x", source="x", dtype="float32", shape=(FEATURES,)),),
@@ -48,7 +48,7 @@ def classifier() -> Any:
     return model
 
 
-def learner_of(reservoir: ReservoirOptions | None) -> Learner:
+def learner_of(reservoir: ReservoirSettings | None) -> Learner:
     """Build a learner of these classes."""
     options = LearnerOptions(schema=MANY, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=1)
     return Learner(classifier, None, replace(options, reservoir=reservoir))
@@ -83,7 +83,7 @@ class World:
         return self._random.integers(CLASSES, size=rows)
 
 
-def remembered(reservoir: ReservoirOptions | None, rows: int, *, over: int) -> list[float]:
+def remembered(reservoir: ReservoirSettings | None, rows: int, *, over: int) -> list[float]:
     """Learn the classes one after another, each coming in `over` so many rows; return the accuracy on the first."""
     world, learner, found = World(3, apart=2.0), learner_of(reservoir), list[float]()
     random = np.random.default_rng(5)
@@ -96,7 +96,7 @@ def remembered(reservoir: ReservoirOptions | None, rows: int, *, over: int) -> l
     return found
 
 
-def drifted(reservoir: ReservoirOptions | None, rows: int) -> list[float]:
+def drifted(reservoir: ReservoirSettings | None, rows: int) -> list[float]:
     """Learn a world whose classes change their names at once; return the accuracy of each block before it is learnt."""
     world, learner, found = World(4, apart=0.7), learner_of(reservoir), list[float]()
     for first in range(0, CONCEPTS * rows, BATCH * BATCHES):
@@ -132,7 +132,9 @@ def main() -> None:
     ratios = [one / other for one, other in zip(*took, strict=True)]
     ways = {"with a reservoir": RESERVOIR, "without": None}
     memory = {name: remembered(way, given.rows, over=given.rows // 4) for name, way in ways.items()}
-    at_once = {share: remembered(replace(RESERVOIR, share=share), given.rows, over=0) for share in (0.2, 0.5)}
+    at_once = {
+        share: remembered(RESERVOIR.model_copy(update={"share": share}), given.rows, over=0) for share in (0.2, 0.5)
+    }
     drift = {name: drifted(way, given.rows) for name, way in ways.items()}
     if given.picture:
         charts = {

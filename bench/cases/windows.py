@@ -25,8 +25,8 @@ from rig import report
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.schema import CsvLayout, Field, Schema
-from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
+from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowStates
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block, Rows
 from millrace.pipelines.stream.decode import decode_chunk
@@ -44,7 +44,7 @@ SCHEMA = Schema(
     labels=(Field(name="y", source="y", dtype="float32"),),
 )
 LENGTH = 20
-WINDOWS = WindowLayout(SCHEMA, WindowOptions(length=LENGTH, by="user", lengths="known"))
+WINDOWS = WindowLayout(SCHEMA, WindowSettings(length=LENGTH, by="user", lengths="known"))
 
 
 def build() -> Any:

@@ -2,33 +2,19 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+
+from millrace.consumers.section import Count
+from millrace.consumers.units import Share
+from millrace.pipelines.shaping.shaper import ShapingSection
 
 LABEL = "label"
 PRIOR = 10.0
 """Records that count for the target's shares before any was seen. So the first weights are 1, and one record of a class
 that was not seen yet cannot have any weight."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceOptions:
-    """The shares that the classes are to have in what is learnt."""
-
-    target: Mapping[str, float]
-    """By class, as text; they add up to 1."""
-    by: str = LABEL
-    """The label, or the name of one of several, or of a feature."""
-    how: Literal["weight", "resample"] = "weight"
-    """Whether classes get their shares by weights alone, or by leaving records out."""
-    half_life: float = 100_000
-    """After so many records a record counts half as much for the shares that the stream has."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes, as text; numbers by size."""
-        return tuple(sorted(self.target, key=lambda one: (number_of(one), one)))
 
 
 def number_of(one: str) -> float:
@@ -39,21 +25,35 @@ def number_of(one: str) -> float:
         return math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservoirOptions:
-    """A memory of what was learnt."""
+class ReservoirSettings(ShapingSection):
+    """A memory of what was learnt, some of which is learnt again beside each batch."""
 
-    size: int
-    """The most rows that it holds."""
-    share: float
-    """Of all rows that are learnt, how many are of the past."""
-    rows: int | None = None
-    """How many of them are learnt beside each batch; None for as many as make the share, 0 to remember alone."""
+    of_rows = False
+    alone = "a reservoir"
+
+    size: Count | None = Field(
+        None,
+        ge=1,
+        le=100_000_000,
+        description="How many rows are remembered: a uniform sample of all that were learnt. They are held once, and "
+        "are in each checkpoint. Null: none.",
+        examples=[100_000],
+    )
+    share: Share = Field(
+        0.2,
+        gt=0,
+        le=0.9,
+        description="The share of them in what is learnt: with 0.2, or 20 %, one is learnt again beside each four that "
+        "are new.",
+    )
+
+    @property
+    def used(self) -> bool:
+        """Whether the settings ask for it."""
+        return self.size is not None
 
     def beside(self, batch_size: int, replicas: int) -> int:
         """Return how many rows are learnt beside a batch, the same number on each replica."""
-        if self.rows is not None:
-            return self.rows
         return max(1, round(self.share / (1 - self.share) * batch_size / replicas)) * replicas
 
 

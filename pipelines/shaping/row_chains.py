@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.consumers.records import Chunk, Partition
-from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
+from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
 
@@ -32,14 +33,14 @@ class RowChains:
     """The chains of what is read in an epoch."""
 
     def __init__(
-        self, chains: Sequence[ShardChain], new: Callable[[], Sequence[RowStates]], before: "RowChains | None" = None
+        self, chains: Sequence[ShardChain], new: Callable[[], Sequence[Shaper]], before: "RowChains | None" = None
     ) -> None:
         """Begin with the states of `before`, which has been read by then, or with `new` ones that remember nothing."""
         self.chains = tuple(chains)
-        self.states: Sequence[RowStates] = ()
+        self.states: Sequence[Shaper] = ()
         """At the end of the last epoch that was read."""
         self._new, self._before = new, before
-        self._shape = ShapersInTurn(()).shape
+        self._shape: Shape | None = None
         self._chain_of = {place: number for number, chain in enumerate(chains) for place in chain.places}
 
     @property
@@ -55,7 +56,7 @@ class RowChains:
             for mine, theirs in zip(states, self._before.states, strict=True):
                 mine.load(*theirs.saved())
         positions = {**self.ends, **{chain.partition: chain.start for chain in self.chains}}
-        self._shape = ShapersInTurn([one.open(0, positions, at_once=True) for one in states]).shape
+        self._shape = open_shapers(states, 0, positions, at_once=True)
         self.states = states
         return list(dict.fromkeys(self._chain_of[place] for place in places))
 
@@ -75,6 +76,7 @@ class RowChains:
 
     def shape(self, decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
         """Return the chunk with its new rows, column by column, and the records that give none."""
+        assert self._shape is not None
         rows, left_out = self._shape(decoded)
         # A sequence is made of the records of a chunk where it is copied; tf.data takes arrays alone.
         features = {name: column[:] for name, column in rows.features.items()}

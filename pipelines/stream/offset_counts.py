@@ -11,8 +11,14 @@ from typing import Any, TypeVar
 from millrace.consumers.reasons import Reason
 
 K = TypeVar("K", bound=str)
-LEFT_OUT_BY_SHAPING = frozenset({"balance", "windows"})
-"""The settings that leave records out of what is learnt. They are skipped under these names, which no command has."""
+
+
+def by_shaping(name: str) -> bool:
+    """Return whether offsets are skipped under the name of a section of the settings, as `windows`, and by no command.
+
+    A command's name has a dash in it, as `rewind-17`.
+    """
+    return name.isidentifier()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

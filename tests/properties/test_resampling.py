@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.shaping.balance import class_sampler
-from millrace.pipelines.shaping.balance.class_sampler import salt_of
-from millrace.pipelines.shaping.balance.resampling import LEFT_OUT, ResampleStates
-from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.shaping import BalanceSettings
+from millrace.pipelines.shaping.balance import balance
+from millrace.pipelines.shaping.balance.balance import LEFT_OUT, ResampleStates, salt_of
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.pipelines.stream.decode import Decoded
 from tests.properties.effort import tried
@@ -28,7 +27,7 @@ PARTITIONS = [Partition("clicks", number) for number in range(2)]
 SCHEMA = Schema(
     features=(Field(name="x", source="x", dtype="float32"),), labels=(Field(name="y", source="y", dtype="int32"),)
 )
-RARE = BalanceOptions(target={"0": 0.5, "1": 0.5}, how="resample", half_life=5000)
+RARE = BalanceSettings(target={"0": 0.5, "1": 0.5}, how="resample", half_life=5000)
 
 
 def decoded(partition: Partition, start: int, end: int, offsets: list[int], labels: list[int]) -> Decoded:
@@ -52,19 +51,21 @@ def decoded(partition: Partition, start: int, end: int, offsets: list[int], labe
     )
 
 
-def reference(options: BalanceOptions, partition: Partition, offsets: list[int], labels: list[int]) -> dict[int, float]:
+def reference(
+    options: BalanceSettings, partition: Partition, offsets: list[int], labels: list[int]
+) -> dict[int, float]:
     """Return the weight of each offset that is kept, decided one by one."""
     counts, cell, seen = dict.fromkeys(options.classes, 0.0), -1, Counter[str]()
     kept = {}
     for offset, label in zip(offsets, labels, strict=True):
-        if offset // class_sampler.CELL != cell:
+        if offset // balance.CELL != cell:
             decay = 2.0 ** (-sum(seen.values()) / options.half_life)
             counts = {one: count * decay + seen[one] for one, count in counts.items()}
-            cell, seen = offset // class_sampler.CELL, Counter()
+            cell, seen = offset // balance.CELL, Counter()
         total = sum(counts.values()) + 10
         weights = {one: share * total / (counts[one] + 10 * share) for one, share in options.target.items()}
         weight, most = weights.get(str(label), 1.0), max(*weights.values(), 1.0)
-        drawn = class_sampler._drawn(np.array([offset]), salt_of(partition))[0]
+        drawn = balance._drawn(np.array([offset]), salt_of(partition))[0]
         if drawn < weight / most:
             kept[offset] = 1 / weight
         if str(label) in options.target:

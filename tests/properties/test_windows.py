@@ -6,7 +6,7 @@ The reference goes through each partition record by record, and forgets the key 
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -20,8 +20,8 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping.windows.key_windows import KeyWindows
-from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from millrace.pipelines.shaping.windows.windows import NAME, WindowStates, taken_of, texts_cut
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
+from millrace.pipelines.shaping.windows.windows import NAME, WindowSettings, WindowStates, taken_of, texts_cut
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
 from millrace.pipelines.stream.decode import Decoded, Refused
@@ -134,8 +134,8 @@ def expected(log: Log, partition: Partition, layout: WindowLayout) -> dict[int, 
         upto = held[key][: max(0, len(held[key]) - layout.ahead)]
         if len(upto) < options.min_length or (len(upto) - options.min_length) % options.stride:
             continue
-        window = upto[-options.length :]
-        fill = options.length - len(window)
+        window = upto[-layout.length :]
+        fill = layout.length - len(window)
         near, far = layout.schema.labels
         times = [record.time for record in window]
         gaps = [0.0, *((after - before) / 1000 for before, after in pairwise(times))]
@@ -207,7 +207,7 @@ def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, ki
     random = Random(seed)
     far = random.choice([0, 0, 3])
     length = random.choice([1, 2, 5])
-    options = WindowOptions(
+    options = WindowSettings(
         length=length,
         by=by,
         of=("price", "words"),
@@ -215,10 +215,12 @@ def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, ki
         min_length=random.randint(1, length),
         lengths="count",
         gaps="gaps",
-        max_text=MOST_TEXT,
+        max_text=f"{MOST_TEXT}B",
     )
     one = WindowLayout(schema(kind, (random.randint(0, far), far)), options)
-    layout = WindowLayout(one.schema, replace(options, max_bytes=one.key_nbytes * random.choice([1, 2, 5, 100])))
+    layout = WindowLayout(
+        one.schema, options.model_copy(update={"max_bytes": one.key_nbytes * random.choice([1, 2, 5, 100])})
+    )
     logs = {partition: made_up(random, kind, 120) for partition in PARTITIONS}
     saved: tuple[dict[str, Any], dict[str, Any], bytes] | None = None
     kept: dict[Partition, int] = dict.fromkeys(PARTITIONS, 0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.parts import Part, PartState
 from millrace.training.errors import NotOneStateError
 from millrace.training.group.deal import Deal
@@ -23,7 +23,7 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.variables import assign, model_variables, optimizer_variables, read
 from millrace.training.telemetry.group_report import CHIEF
 from millrace.training.telemetry.live_metrics import LiveMetrics
-from millrace.training.trainer.state import Progress, RowStatesPart
+from millrace.training.trainer.state import Progress, ShaperPart
 
 _FACTS = "facts"
 
@@ -65,7 +65,7 @@ class GroupState:
     ledger: Ledger
     live: LiveMetrics
     progress: Progress
-    row_states: Sequence[RowStates] = ()
+    shapers: Sequence[Shaper] = ()
     """What is remembered of the records by what makes rows of them."""
 
     @property
@@ -84,19 +84,19 @@ class GroupState:
             recreated=recreated,
         )
         whole = whole_of([Share.of(raw) for raw in self.group.exchange.gather(share.packed())], partitions)
-        return replace(whole, shaping={one.name: self._collected(one, whole) for one in self.row_states})
+        return replace(whole, shaping={one.name: self._collected(one, whole) for one in self.shapers})
 
     def take_whole(self, whole: Whole) -> None:
         """Take over the accounts of all partitions, to change and deal them anew."""
         self.ledger.restore(whole.ledger)
         self.learner.witness.restore(whole.witness)
-        for one in self.row_states:
-            RowStatesPart(one).restore(whole.shaping[one.name])
+        for one in self.shapers:
+            ShaperPart(one).restore(whole.shaping[one.name])
 
     def restart_partition(self, partition: Partition, beginning: int) -> None:
         """End the history of a partition whose topic was created again, and forget its records."""
         self.ledger.restart_partition(partition, beginning)
-        for one in self.row_states:
+        for one in self.shapers:
             one.forget(partition)
 
     def spread(self, opening: Opening | None, *, weights: bool) -> Opening:
@@ -120,15 +120,15 @@ class GroupState:
         if not membership.is_chief:
             self.progress.restore(PartState(facts=facts[self.progress.name]))
             self.live.restore(_unpacked(metrics))
-        for one in self.row_states:
-            self._deal(RowStatesPart(one), agreed.deal)
+        for one in self.shapers:
+            self._deal(ShaperPart(one), agreed.deal)
         if weights:
             self._spread_weights()
         return agreed
 
-    def _collected(self, states: RowStates, whole: Whole) -> PartState:
+    def _collected(self, states: Shaper, whole: Whole) -> PartState:
         """Gather what all members remember at the chief; the others get nothing."""
-        shares = self.group.exchange.collect(_packed(RowStatesPart(states).snapshot()))
+        shares = self.group.exchange.collect(_packed(ShaperPart(states).snapshot()))
         return remembered_of([_unpacked(raw) for raw in shares], whole.ledger) if shares else PartState()
 
     def _deal(self, part: Part, dealt: Deal) -> None:

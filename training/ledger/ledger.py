@@ -18,7 +18,7 @@ from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
-from millrace.pipelines.stream.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
+from millrace.pipelines.stream.offset_counts import OffsetCounts, by_shaping
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import CorruptError
 from millrace.training.ledger.account import PartitionAccount
@@ -268,7 +268,7 @@ class Ledger:
     def _problem(self, span: Span, refused: Mapping[Reason, int]) -> str | None:
         account = self._accounts.get(span.partition)
         cut = self._cut(span)
-        by_order = {order: count for order, count in span.skipped.items() if order not in LEFT_OUT_BY_SHAPING}
+        by_order = {order: count for order, count in span.skipped.items() if not by_shaping(order)}
         counts = [
             span.learnt,
             span.gaps,

@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping import BalanceSettings, ReservoirSettings
 from millrace.pipelines.shaping.augmentation import Augmentation
-from millrace.pipelines.shaping.options import Augment, BalanceOptions, ReservoirOptions
+from millrace.pipelines.shaping.options import Augment
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import flat_preprocess
 from millrace.training.checkpoints.parts import Part
@@ -65,10 +66,12 @@ class LearnerOptions:
     """How often each batch is learnt; it is scored before the first update and counts once."""
     augment: Augment | None = None
     """Makes the rows that are learnt of those that are scored."""
-    balance: BalanceOptions | None = None
+    balance: BalanceSettings | None = None
     """What the classes are to weigh in what is learnt."""
-    reservoir: ReservoirOptions | None = None
+    reservoir: ReservoirSettings | None = None
     """What is remembered of what was learnt, to be learnt again."""
+    beside: int | None = None
+    """How many remembered rows are learnt beside each batch; None for as many as make the share, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +107,9 @@ class Learner:
             self._require_augment(options.augment)
         # Outside of the strategy's scope, where there would be one on each device.
         reservoir = None
-        if options.reservoir is not None:
-            beside = options.reservoir.beside(options.batch_size, here)
+        if options.reservoir is not None and options.reservoir.size is not None:
+            share = options.reservoir.beside(options.batch_size, here)
+            beside = share if options.beside is None else options.beside
             reservoir = Reservoir(options.reservoir.size, beside, self.rows_of(self.probe()), options.seed)
         keras.utils.set_random_seed(options.seed)
         with self.strategy.scope():
@@ -142,7 +146,8 @@ class Learner:
         options = replace(self.options, devices=one, batch_size=batch_size, samples=samples, augment=None, balance=None)
         if (kept := options.reservoir) is not None and self.call.shaping.reservoir is not None:
             # As many rows beside a batch, so that the others pull by as much; none of them is looked at.
-            options = replace(options, reservoir=replace(kept, size=1, rows=self.call.shaping.reservoir.beside))
+            beside = self.call.shaping.reservoir.beside
+            options = replace(options, reservoir=kept.model_copy(update={"size": 1}), beside=beside)
         return Learner(self._build_model, self.preprocess, options)
 
     @property

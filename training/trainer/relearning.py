@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.checkpoints.part_files import digests
 from millrace.training.checkpoints.parts import PartState
@@ -53,11 +53,11 @@ class Relearning:
         learner: Learner,
         live: LiveMetrics,
         options: HyperparameterOptions,
-        row_states: Sequence[RowStates] = (),
+        shapers: Sequence[Shaper] = (),
     ) -> None:
         self.ledger = Ledger()
         self._learner = learner
-        self._state = TrainerState(learner, self.ledger, live, options, row_states)
+        self._state = TrainerState(learner, self.ledger, live, options, shapers)
         figures, phases = SaveFigures(self._state), Phases()
         phases.enter(Phase.RESTORING)
         self._learning = Learning(

@@ -15,7 +15,7 @@ from typing import Any
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
 from millrace.training.checkpoints.parts import PartState
@@ -58,7 +58,7 @@ class SavingOptions:
     report_event: ReportEvent = ignore_event
     recorder: BlockRecorder | None = None
     """Collects the blocks for the journal; None keeps none."""
-    row_states: Sequence[RowStates] = ()
+    shapers: Sequence[Shaper] = ()
     """What is remembered of the records by what makes rows of them."""
     prepare: Callable[[], Mapping[str, Any]] = _change_nothing
     """Changes the state that a beginning is published with; returns what its provenance says of that."""
@@ -91,7 +91,7 @@ class Saving(SaveFigures):
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
         super().__init__(
-            TrainerState(learner, ledger, live, options.hyperparameters, options.row_states), options.recorder
+            TrainerState(learner, ledger, live, options.hyperparameters, options.shapers), options.recorder
         )
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []

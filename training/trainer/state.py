@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from millrace.consumers.metric import Reported, reported_by
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
 from millrace.training.checkpoints.parts import Part, PartState
 from millrace.training.errors import CorruptError, StateNotFiniteError
@@ -42,10 +42,10 @@ class Progress:
         self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
 
 
-class RowStatesPart:
+class ShaperPart:
     """What is remembered by what makes rows of the records, at what is settled."""
 
-    def __init__(self, states: RowStates) -> None:
+    def __init__(self, states: Shaper) -> None:
         self._states = states
 
     @property
@@ -77,16 +77,16 @@ class TrainerState:
         ledger: Ledger,
         live: LiveMetrics,
         hyperparameters: HyperparameterOptions,
-        row_states: Sequence[RowStates] = (),
+        shapers: Sequence[Shaper] = (),
     ) -> None:
         self._learner, self._ledger = learner, ledger
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
-        self.row_states = row_states
+        self.shapers = shapers
         """What is remembered by what makes rows of the records."""
-        self._parts = (*parts, *map(RowStatesPart, row_states))
+        self._parts = (*parts, *map(ShaperPart, shapers))
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
         """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
@@ -100,18 +100,18 @@ class TrainerState:
 
     def figures(self) -> Mapping[str, Reported]:
         """Return what the parts report, by name."""
-        return reported_by((*self._parts, *self.row_states))
+        return reported_by((*self._parts, *self.shapers))
 
     def settled(self, facts: BlockFacts) -> None:
         """Have what follows the ledger follow a block that it has settled."""
         self.progress.step += facts.batches
         self.progress.turn = facts.turn
-        for states in self.row_states:
+        for states in self.shapers:
             states.settle(facts)
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
-        for states in self.row_states:
+        for states in self.shapers:
             states.forget(partition)
 
     def check_finite(self) -> None:
@@ -122,7 +122,7 @@ class TrainerState:
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
         # A checkpoint from before something was shaped remembers nothing for it.
-        shaped = {SHAPING, RESERVOIR, *(states.name for states in self.row_states)}
+        shaped = {SHAPING, RESERVOIR, *(states.name for states in self.shapers)}
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:

@@ -7,13 +7,14 @@ from functools import partial
 
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import model_file
-from millrace.app.settings import Settings, to_balance, to_row_schema
+from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.settings.masking import masked
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.shaping import OTHER_COLUMNS
 from millrace.pipelines.stream.record_sample import RecordSample
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
@@ -63,13 +64,13 @@ def checkpoint_to_export(settings: Settings, number: int | None) -> VerifiedChec
 
 def served_model(settings: Settings, checkpoint: VerifiedCheckpoint) -> ServedModel:
     """Return the user's model with the weights of a checkpoint; ModelError where its code is no longer the same."""
-    schema = to_row_schema(settings.windows, settings.records)
+    schema = settings.row_schema
     require_servable(schema)
     _require_same_code(settings, checkpoint.manifest)
     functions = model_code.load(model_file(settings))
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     model = model_with_weights(functions, schema, checkpoint.parts[PART], (kept,))
-    corrected = correction_of(model, to_balance(settings.balance, settings.records), checkpoint.parts.get(SHAPING))
+    corrected = correction_of(model, settings.balance.for_rows(settings.row_schema), checkpoint.parts.get(SHAPING))
     return ServedModel(model=model, schema=schema, preprocess=functions.preprocess, corrected=corrected)
 
 
@@ -97,7 +98,7 @@ def records_to_prove(settings: Settings, manifest: Manifest, served: ServedModel
 def schema_sha256(settings: Settings) -> str:
     """Return the hash of what the settings say about records and rows."""
     shown = masked(settings.model_dump(mode="json"))
-    body = json.dumps({"records": shown["records"], "windows": shown["windows"]}, sort_keys=True)
+    body = json.dumps({name: shown[name] for name in ("records", *OTHER_COLUMNS)}, sort_keys=True)
     return hashlib.sha256(body.encode()).hexdigest()
 
 

@@ -21,7 +21,6 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
 from millrace.app.service.provenance import provenance_of
 from millrace.app.service.recorded_settings import hyperparameter_options
-from millrace.app.service.row_shaping import row_states
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
@@ -29,6 +28,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Start
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping import LEFT_OUT_BY_SHAPING
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest
@@ -136,7 +136,7 @@ def _publish(
     told: Mapping[str, Any],
 ) -> Manifest:
     settings, ledger, live = loaded.settings, Ledger(), live_metrics_of(learner, loaded.settings)
-    states = row_states(settings)
+    states = settings.shapers()
     cluster = origin.checkpoint.manifest.provenance.get("cluster_id")
     saving = Saving(
         store,
@@ -149,7 +149,7 @@ def _publish(
             provenance={**provenance_of(loaded, cluster), **told},
             hyperparameters=hyperparameter_options(settings),
             clock=time.monotonic,
-            row_states=states,
+            shapers=states,
             prepare=partial(_go_on, origin, learner, ledger, offsets),
         ),
     )
@@ -178,7 +178,7 @@ def _go_on(
 def _keep_rows(settings: Settings, origin: ForkOrigin, states: Any) -> None:
     """Take over what is remembered of the records before the position, where rows are made as they were."""
     then, now = origin.part(HYPERPARAMETERS).facts, hyperparameter_options(settings).settings
-    made = ("windows.", "balance.", "records.")
+    made = (*(f"{name}." for name in sorted(LEFT_OUT_BY_SHAPING)), "records.")
     if {key: value for key, value in then.items() if key.startswith(made)} != {
         key: value for key, value in now.items() if key.startswith(made)
     }:

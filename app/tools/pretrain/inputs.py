@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from millrace.app.settings import Settings, to_decoder, to_row_schema, to_schema
+from millrace.app.settings import Settings, to_decoder, to_schema
 from millrace.app.tools.pretrain.shard_sources import ShardSource
 from millrace.app.version import version
 from millrace.consumers.archive.record_columns import RecordColumns, from_batch
@@ -61,7 +61,7 @@ def reader_of(
 
     if chains is None:
         return ChunkFiles(read, decoder, refusals, usable_cores())
-    shaped = to_row_schema(settings.windows, settings.records)
+    shaped = settings.row_schema
     return ChainedFiles(read, decoder, shaped, chains, refusals, usable_cores())
 
 
@@ -126,7 +126,7 @@ def training_blocks(
     training = settings.training
     return FileBlocks(
         reader,
-        to_row_schema(settings.windows, settings.records),
+        settings.row_schema,
         range(len(source.shards)),
         FileOptions(
             batch_size=training.batch_size,

@@ -41,7 +41,7 @@ from millrace.consumers.section import SettingError
 from millrace.pipelines.files.service_dataset import ServiceJob
 from millrace.pipelines.files.shard_files import ShardReader
 from millrace.pipelines.files.visits import Refusals
-from millrace.pipelines.shaping.row_states import RowStates
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.inspection import Condition
@@ -110,7 +110,7 @@ class _Parts:
 
     learner: Learner
     live: LiveMetrics
-    shaping: Sequence[RowStates]
+    shaping: Sequence[Shaper]
 
 
 def pretrain(
@@ -259,7 +259,7 @@ def _publish(
             provenance={**provenance_of(loaded, beginning.cluster), **told},
             hyperparameters=hyperparameter_options(loaded.settings),
             clock=time.monotonic,
-            row_states=parts.shaping,
+            shapers=parts.shaping,
         ),
     )
     manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)

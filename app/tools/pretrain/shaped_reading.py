@@ -7,7 +7,6 @@ and at the archive's end these are a part of checkpoint 0. So the live model goe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millrace.app.service.row_shaping import row_states
 from millrace.app.settings import Settings
 from millrace.app.tools.pretrain.shard_sources import ShardSource
 from millrace.app.tools.pretrain.topic_range import TopicRange
@@ -15,8 +14,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Offsets
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.row_chains import RowChains, ShardChain
-from millrace.pipelines.shaping.row_states import RowStates
-from millrace.pipelines.shaping.windows.windows import NAME
+from millrace.pipelines.shaping.shaper import Shaper
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class ShapedReading:
     validation: RowChains | None = None
 
     @property
-    def states(self) -> Sequence[RowStates]:
+    def states(self) -> Sequence[Shaper]:
         """What is remembered at the archive's end, once all was read; nothing where nothing is."""
         last = self.validation or self.training
         return () if last is None else last.states
@@ -38,10 +36,10 @@ def require_order(
     settings: Settings, source: ShardSource | TopicRange, position: Offsets | None, *, served: bool
 ) -> None:
     """Raise ConfigError where rows depend on the records before them, and the source does not say which these are."""
-    shaping = row_states(settings)
+    shaping = settings.shapers()
     if not shaping:
         return
-    what = "windows" if shaping[0].name == NAME else "balance.how: resample"
+    what = shaping[0].setting
     if served:
         raise ConfigError(f"--service: its workers read shards in no order, which {what} cannot do: leave it out")
     if isinstance(source, TopicRange):
@@ -69,15 +67,13 @@ def shaped_reading(
     ends: Mapping[Partition, int] | None,
 ) -> ShapedReading:
     """Return the chains of a source's two parts; `ends` has the offsets that follow the whole."""
-    if not row_states(settings):
+    if not settings.shapers():
         return ShapedReading()
     ends = ends or {}
     validated = () if validation is None else chains_of(validation, ends)
     begins = {chain.partition: chain.start for chain in validated}
-    chains = RowChains(chains_of(training, {**ends, **begins}), lambda: row_states(settings))
-    return ShapedReading(
-        chains, None if validation is None else RowChains(validated, lambda: row_states(settings), chains)
-    )
+    chains = RowChains(chains_of(training, {**ends, **begins}), settings.shapers)
+    return ShapedReading(chains, None if validation is None else RowChains(validated, settings.shapers, chains))
 
 
 def chains_of(source: ShardSource, following: Mapping[Partition, int]) -> tuple[ShardChain, ...]:

@@ -17,12 +17,11 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, live_metrics_of
 from millrace.app.service.provenance import provenance_of
 from millrace.app.service.recorded_settings import hyperparameter_options
-from millrace.app.service.row_shaping import row_states
 from millrace.app.settings import Loaded, Settings, to_decoder
 from millrace.app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
 from millrace.app.tools.rebuild.record_reader import RecordReader
 from millrace.consumers.errors import MillraceError
-from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries, PreprocessError
 from millrace.pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
@@ -92,7 +91,7 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
     try:
         reader.open()  # (2)
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
-        shaping = row_states(settings)
+        shaping = settings.shapers()
         live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
         relearning = Relearning(learner, live, options, shaping)
         if origin.parts is None:  # (4)
@@ -131,11 +130,10 @@ class _ChainRun:
         self.records = 0
         self.settings: str | None = None
 
-    def learn(self, learner: Learner, reader: RecordReader, origin: Origin, shaping: Sequence[RowStates] = ()) -> None:
+    def learn(self, learner: Learner, reader: RecordReader, origin: Origin, shaping: Sequence[Shaper] = ()) -> None:
         """Learn every block, and compare the state with each checkpoint on the way."""
         training, schema = self._settings.training, learner.options.schema
-        shapers = [states.open(self._relearning.incarnation, origin.positions) for states in shaping]
-        shape = ShapersInTurn(shapers).shape if shapers else None
+        shape = open_shapers(shaping, self._relearning.incarnation, origin.positions)
         options = RecordedOptions(
             batch_size=training.batch_size,
             shuffle=training.shuffle,

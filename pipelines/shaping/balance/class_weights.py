@@ -15,7 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
-from millrace.pipelines.shaping.options import LABEL, PRIOR, BalanceOptions, number_of
+from millrace.pipelines.shaping.balance.balance import BalanceSettings
+from millrace.pipelines.shaping.options import LABEL, PRIOR, number_of
 
 
 class Output(StrEnum):
@@ -30,19 +31,19 @@ class Output(StrEnum):
     LOGITS = "logits"
 
 
-def decay(records: Any, options: BalanceOptions) -> Any:
+def decay(records: Any, options: BalanceSettings) -> Any:
     """Return by how much earlier counts shrink over so many records."""
     return tf.exp(tf.cast(records, tf.float64) * (-math.log(2) / options.half_life))
 
 
-def weights_of(counts: Any, options: BalanceOptions) -> Any:
+def weights_of(counts: Any, options: BalanceSettings) -> Any:
     """Return the weight of each class by how often it was seen, […, classes]. Their mean over the stream is 1."""
     target = tf.constant([options.target[one] for one in options.classes], tf.float64)
     shares = (counts + PRIOR * target) / (tf.reduce_sum(counts, axis=-1, keepdims=True) + PRIOR)
     return tf.cast(target / shares, tf.float32)
 
 
-def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceOptions) -> Any:
+def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceSettings) -> Any:
     """Return 1 where a row is of a class, [rows, classes], float32; a row of another class has none.
 
     Raise ConfigError where there is no such column, or it is not one value a row.

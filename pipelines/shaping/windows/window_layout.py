@@ -1,17 +1,22 @@
-"""The layout of windows: which columns become sequences, what is held of each key for them, and the schema of the rows.
+"""The layout of windows: their settings, which columns become sequences, what is held, and the schema of the rows.
 
 Pure; runs anywhere; TensorFlow is not imported here.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field as Setting
 
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.section import Count
+from millrace.consumers.units import Size
 from millrace.pipelines.schema import Field, Schema
+from millrace.pipelines.shaping.shaper import ShapingSection
 
+Name = Annotated[str, Setting(min_length=1)]
 TIMES = "times"
 _TEXT_BYTES = 48
 """The memory of a text besides its contents, with its reference in the column."""
@@ -29,28 +34,59 @@ def of_label(name: str) -> str:
     return f"labels/{name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOptions:
-    """How records become sequences."""
+class WindowOptions(ShapingSection):
+    """How records become sequences of the last ones of their key."""
 
-    length: int
-    """How many records a sequence has, the newest last."""
-    by: str | None = None
-    """The feature whose value is the key; None makes one sequence of all records of a partition."""
-    of: tuple[str, ...] | None = None
-    """The features that become sequences; None takes all but the key."""
-    stride: int = 1
-    """Each how many records of a key there is a row."""
-    min_length: int = 1
-    """A key gives no row before it has this many records."""
-    lengths: str | None = None
-    """The name of one more feature, with the number of records in each sequence; None for no such feature."""
-    gaps: str | None = None
-    """The name of one more feature, with the seconds since the record before; None for no such feature."""
-    max_bytes: int = 64 * 1024 * 1024
-    """Of what is held of all keys of a partition."""
-    max_text: int = 64
-    """Bytes of a text in a sequence; a longer one is cut."""
+    length: Count | None = Setting(
+        None,
+        ge=1,
+        le=10_000,
+        description="How many records a sequence has, the newest last; fewer are filled up in front with zeros or "
+        "empty texts. Null: the model is given single records.",
+    )
+    by: Name | None = Setting(
+        None,
+        description="The feature whose value is the key, a whole number or a text; the model is given it once. "
+        "Produce with the same key, so that its records are in one partition. Null: all records of a partition are one "
+        "sequence.",
+        examples=["user_id"],
+    )
+    of: tuple[Name, ...] | None = Setting(
+        None,
+        min_length=1,
+        description="The features that become sequences; of the others the model is given those of the newest record. "
+        "Null: all but the key.",
+        examples=[["amount", "merchant"]],
+    )
+    stride: Count = Setting(
+        1,
+        ge=1,
+        le=10_000,
+        description="Only each so many records of a key there is a row to learn. The others are skipped, and are in "
+        "later sequences.",
+    )
+    min_length: Count = Setting(
+        1, ge=1, description="The first so many records of a key less one are skipped, and are in later sequences."
+    )
+    lengths: Name | None = Setting(
+        None,
+        description="The name of one more model input, an int32: how many records the sequence has. Null: no such "
+        "input.",
+    )
+    gaps: Name | None = Setting(
+        None,
+        description="The name of one more model input, float32 by record of the sequence: the seconds of event time "
+        "since the one before it, and 0 for the first. Null: no such input.",
+    )
+    max_bytes: Size = Setting(
+        64 * 2**20,
+        ge=1,
+        description="The bound of what is held of all keys of one partition. The key that was seen least recently "
+        "makes room for a new one, and begins anew when it comes again. It is held twice, and is in each checkpoint.",
+    )
+    max_text: Size = Setting(
+        64, ge=4, le=2**16, description="A longer text is cut to so many bytes in a sequence, and counted as truncated."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +112,11 @@ class WindowLayout:
 
     def __init__(self, schema: Schema, options: WindowOptions) -> None:
         """Raise ConfigError where they do not go together."""
-        self.schema, self.options = schema, options
+        assert options.length is not None
+        self.schema, self.options, self.length = schema, options, options.length
         self.ahead = max((label.ahead for label in schema.labels), default=0)
         """How many records after the newest of a sequence its last label comes."""
-        self.history = options.length - 1 + self.ahead
+        self.history = self.length - 1 + self.ahead
         """How many records before the present one a row may be made of."""
         self.sequences = self._sequences()
         """The inputs that become sequences: features, and the lengths of those that are padded lists."""
@@ -113,12 +150,12 @@ class WindowLayout:
                     name=options.lengths,
                     source=TIMES,
                     dtype="int32",
-                    min=min(options.min_length, options.length),
-                    max=options.length,
+                    min=min(options.min_length, self.length),
+                    max=self.length,
                 )
             )
         if options.gaps is not None:
-            features.append(Field(name=options.gaps, source=TIMES, dtype="float32", shape=(options.length,), min=0))
+            features.append(Field(name=options.gaps, source=TIMES, dtype="float32", shape=(self.length,), min=0))
         return replace(self.schema, features=tuple(features))
 
     def facts(self) -> dict[str, Any]:
@@ -173,4 +210,4 @@ class WindowLayout:
 
     def _sequence(self, field: Field) -> Field:
         # Decoding has padded the lists already, and their lengths are an input of their own.
-        return replace(field, shape=(self.options.length, *field.shape), pad=None, length=None)
+        return replace(field, shape=(self.length, *field.shape), pad=None, length=None)

@@ -12,21 +12,54 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Int64s, Partition
-from millrace.pipelines.schema import Column
+from millrace.pipelines.schema import Column, Schema
 from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
 from millrace.pipelines.shaping.text_columns import packed, unpacked
 from millrace.pipelines.shaping.windows.figures import WindowFigures
-from millrace.pipelines.shaping.windows.key_slots import Key
-from millrace.pipelines.shaping.windows.key_windows import KEYS, KeyWindows, Windows
-from millrace.pipelines.shaping.windows.window_columns import GapColumn, WindowColumn
-from millrace.pipelines.shaping.windows.window_layout import TIMES, WindowLayout, of_feature, of_label
+from millrace.pipelines.shaping.windows.key_windows import KEYS, Key, KeyWindows, Windows
+from millrace.pipelines.shaping.windows.window_layout import TIMES, WindowLayout, WindowOptions, of_feature, of_label
 from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.pipelines.stream.decode import Decoded
 
 log = logging.getLogger(__name__)
 NAME = "windows"
 _COUNTS = "counts"
+
+
+class WindowSettings(WindowOptions):
+    """How records become sequences of the last ones of their key."""
+
+    other_columns = True
+
+    @property
+    def used(self) -> bool:
+        """Whether the settings ask for it."""
+        return self.length is not None
+
+    def row_schema(self, schema: Schema) -> Schema:
+        """Return the schema of rows with sequences."""
+        return WindowLayout(schema, self).shaped if self.used else schema
+
+    def shaper(self, schema: Schema) -> "WindowStates | None":
+        """Return what shapes such rows; ConfigError if the settings do not fit them."""
+        if self.used:
+            return WindowStates(WindowLayout(schema, self))
+        if any(field.ahead for field in schema.labels):
+            raise ConfigError("windows: a label is ahead of its records, which needs windows.length; write 1 or more")
+        return None
+
+    def without_effect(self) -> str | None:
+        """Return a warning if sequences are described and none are made."""
+        # An explicit null switches windows off and leaves the rest of them as it is.
+        if "length" in self.model_fields_set or not self.model_fields_set:
+            return None
+        name = next(name for name in type(self).model_fields if name in self.model_fields_set)
+        return (
+            f"windows.{name} has no effect: it says how records become sequences, and none are made without a length; "
+            "write length, the number of records of a sequence, or leave it out"
+        )
 
 
 class WindowShaper:
@@ -50,6 +83,7 @@ class WindowStates:
     """What is remembered, and followed as blocks are settled: a part of every checkpoint."""
 
     name = NAME
+    setting = "windows"
 
     def __init__(self, layout: WindowLayout) -> None:
         self.layout = layout
@@ -107,6 +141,61 @@ class WindowStates:
         self._followed.replace(states)
 
 
+class WindowColumn:
+    """A column whose rows are consecutive elements of another one, made where they are copied into a block.
+
+    Rows of one chunk share most of their records, so a chunk that waits takes the memory of its records, not of its
+    rows.
+    """
+
+    def __init__(self, source: Column, newest: Int64s, length: int) -> None:
+        self._first, self._shape, self._dtype = newest - (length - 1), (length, *source.shape[1:]), source.dtype
+        if source.dtype.hasobject:
+            windows = np.lib.stride_tricks.sliding_window_view(source, length, axis=0)
+            self._windows: Column = np.moveaxis(windows, -1, 1)
+        else:
+            # A sequence lies in one piece, so as one element of that many bytes it is copied at once.
+            row = source.nbytes // len(source)
+            piece = np.ndarray(len(source) - length + 1, f"V{length * row}", source.data, 0, (row,))
+            self._windows = piece
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, rows: Any) -> Column:
+        """Return these rows."""
+        taken: Column = self._windows[self._first[rows]]
+        if not self._dtype.hasobject:
+            taken = taken.view(self._dtype).reshape(-1, *self._shape)
+        return taken
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
+        """Return all rows."""
+        return np.asarray(self[:], dtype)
+
+
+class GapColumn:
+    """The seconds of each record of a row's sequence since the one before it; 0 for the first, and for filling."""
+
+    def __init__(self, times: WindowColumn, lengths: Int64s, length: int) -> None:
+        self._times, self._lengths, self._length = times, lengths, length
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
+        """Return these rows."""
+        times = self._times[rows].astype(np.int64, copy=False)
+        gaps = np.zeros(times.shape, np.float32)
+        gaps[:, 1:] = np.diff(times, axis=1) / 1000
+        gaps[np.arange(self._length) <= self._length - self._lengths[rows, None]] = 0
+        return gaps
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
+        """Return all rows."""
+        return np.asarray(self[:], dtype)
+
+
 def texts_cut(decoded: Decoded, layout: WindowLayout) -> Decoded:
     """Return the chunk with the texts that are held cut to their bound, noted as truncated."""
     most, truncated = layout.options.max_text, dict(decoded.truncated)
@@ -138,19 +227,16 @@ def taken_of(decoded: Decoded, layout: WindowLayout) -> Taken:
 
 def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
     """Return the rows that a chunk gives."""
-    options, rows, columns = layout.options, windows.rows, windows.columns
+    options, rows, columns, length = layout.options, windows.rows, windows.columns, layout.length
     sequences = {field.name for field in layout.sequences}
-
-    def sequence(name: str, length: int, newest: Int64s) -> Column:
-        # It does of a column what is asked of one: some rows, or all.
-        return cast("Column", WindowColumn(columns[name], newest, length))
 
     if not len(rows):
         return _without_rows(decoded, layout)
     features = dict[str, Column]()
     for name in decoded.features:
         if name in sequences:
-            features[name] = sequence(of_feature(name), options.length, windows.newest)
+            # It does of a column what is asked of one: some rows, or all.
+            features[name] = cast("Column", WindowColumn(columns[of_feature(name)], windows.newest, length))
         elif layout.ahead and name != options.by:
             features[name] = columns[of_feature(name)][windows.newest]
         else:
@@ -158,8 +244,8 @@ def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
     if options.lengths is not None:
         features[options.lengths] = windows.lengths.astype(np.int32)
     if options.gaps is not None:
-        times = WindowColumn(columns[TIMES], windows.newest, options.length)
-        features[options.gaps] = cast("Column", GapColumn(times, windows.lengths, options.length))
+        times = WindowColumn(columns[TIMES], windows.newest, length)
+        features[options.gaps] = cast("Column", GapColumn(times, windows.lengths, length))
     labels = {
         field.name: decoded.labels[field.name][rows]
         if field.ahead == layout.ahead

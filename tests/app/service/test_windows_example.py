@@ -9,7 +9,7 @@ import pytest
 
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.service.model_setup import examine, make_learner, model_file, trace
-from millrace.app.settings import Settings, load, to_decoder, to_row_schema
+from millrace.app.settings import Settings, load, to_decoder
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.record_sample import sample_of
@@ -60,7 +60,7 @@ def test_the_example_of_windows_is_a_model_of_which_the_proof_holds(tmp_path: Pa
     settings = load(tmp_path / "millrace.yaml", {}).settings
     sample = sample_of(rows_of([payments(settings)], settings), 64)
     assert sample is not None
-    assert sample.fits(to_row_schema(settings.windows, settings.records))
+    assert sample.fits(settings.row_schema)
     learner = make_learner(load_model(model_file(settings)), settings, (lambda: sample,))
     assert learner.probes.sample is not None, "the proof is made on records"
     trace(learner, settings)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from millrace.app.service.row_shaping import row_states
 from millrace.app.settings.errors import SettingsError
 
 RESAMPLED: dict[str, Any] = {"target": {"0": 0.9, "1": 0.1}, "how": "resample"}
@@ -33,8 +32,8 @@ def test_records_cannot_be_left_out_by_what_is_no_class_or_by_several_workers(
 
 def test_sequences_come_before_what_is_left_out_and_nothing_is_by_weights_alone(load_text: Any) -> None:
     windows = {"WINDOWS": {"length": 5, "by": "kind"}}
-    assert [states.name for states in row_states(load_text(**variables(RESAMPLED, **windows)).settings)] == [
+    assert [states.name for states in load_text(**variables(RESAMPLED, **windows)).settings.shapers()] == [
         "windows",
         "resampling",
     ]
-    assert row_states(load_text(**variables({**RESAMPLED, "how": "weight"})).settings) == ()
+    assert load_text(**variables({**RESAMPLED, "how": "weight"})).settings.shapers() == ()

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from millrace.app.settings import to_row_schema
 from millrace.app.settings.errors import SettingsError
 
 BY_USER: dict[str, Any] = {"length": 5, "by": "user", "lengths": "known", "gaps": "gaps"}
@@ -23,7 +22,7 @@ def variables(windows: dict[str, Any], **others: Any) -> dict[str, str]:
 
 def test_rows_of_windows_have_the_shapes_that_the_model_is_given(load_text: Any) -> None:
     settings = load_text(**variables(BY_USER)).settings
-    shapes = {field.name: field.shape for field in to_row_schema(settings.windows, settings.records).inputs}
+    shapes = {field.name: field.shape for field in settings.row_schema.inputs}
     assert shapes == {"user": (), "price": (5,), "tags": (5, 3), "tag_count": (5,), "known": (), "gaps": (5,)}
 
 
@@ -67,4 +66,4 @@ def test_a_label_that_is_also_a_feature_is_warned_of_with_both_named(load_text: 
 def test_a_later_value_of_a_feature_may_be_the_label(load_text: Any) -> None:
     label = {"field": "price", "ahead": 3}
     settings = load_text(**variables(BY_USER | {"of": ["price"]}, RECORDS__LABEL=label)).settings
-    assert [field.ahead for field in to_row_schema(settings.windows, settings.records).labels] == [3]
+    assert [field.ahead for field in settings.row_schema.labels] == [3]

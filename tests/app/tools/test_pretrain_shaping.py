@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.app.service.row_shaping import row_states
-from millrace.app.settings import Settings, load, to_decoder, to_row_schema
+from millrace.app.settings import Settings, load, to_decoder
 from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
 from millrace.app.tools.pretrain.shaped_reading import require_order, shaped_reading
 from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, split
@@ -27,7 +26,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Ago, Now, Offsets
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.files.visits import Refusals, Visits
-from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.decode import decode_chunk
@@ -106,14 +105,14 @@ def found_in(blocks: Iterable[Rows], partition_of: Sequence[Partition]) -> Found
     return found
 
 
-def live(settings: Settings, seed: int) -> tuple[Found, list[RowStates]]:
+def live(settings: Settings, seed: int) -> tuple[Found, list[Shaper]]:
     """Return the rows of a live run over the same records, in other chunks, and its states at the end."""
-    random, decoder, states = Random(seed), to_decoder(settings.records), list(row_states(settings))
+    random, decoder, states = Random(seed), to_decoder(settings.records), list(settings.shapers())
     table = [Partition("clicks", number) for number in ENDS]
     positions = {partition: ENDS[partition.number][0] for partition in table}
-    shape = ShapersInTurn([one.open(1, positions) for one in states]).shape
+    shape = open_shapers(states, 1, positions)
     assembler = Assembler(
-        to_row_schema(settings.windows, settings.records),
+        settings.row_schema,
         AssembleOptions(batch_size=16, batches_per_call=3, shuffle=48),
         table,
         1,

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from millrace.app.settings import load, to_windows
+from millrace.app.settings import load, to_schema
 from millrace.app.tools.prove.errors import UnprovenError
 from millrace.consumers.failpoints import NAMES
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
 from tests.faults.harness import sequences, shaped_model, windowed_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
@@ -149,13 +150,14 @@ def compare_ends(figures: Figures, topic: Topic, whole: Project, other: Project)
 def compare_sequences(figures: Figures, topic: Topic, project: Project) -> None:
     """Note how many sequences of the newest checkpoint are not those of a plain reference; none without windows."""
     settings = load(project.config, {}).settings
-    newest, layout = Shelf(project.folder).newest(), to_windows(settings.windows, settings.records)
-    if newest is None or layout is None:
+    newest = Shelf(project.folder).newest()
+    if newest is None or not settings.windows.used:
         return
+    capacity = WindowLayout(to_schema(settings.records), settings.windows).capacity
     table = next(value for key, value in newest.arrays.items() if key.endswith("sequences/table"))
     for number, verdicts in enumerate(topic.verdicts):
         figures.sequences += int(np.count_nonzero(table[number, :, 0]))
-        figures.wrong += sequences.wrong_sequences(table[number], verdicts, layout.capacity)
+        figures.wrong += sequences.wrong_sequences(table[number], verdicts, capacity)
 
 
 def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:

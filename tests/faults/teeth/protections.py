@@ -91,7 +91,7 @@ TEETH = (
     Tooth(36, "The records of the present cell of offsets count for nothing after a restart.", "ClassSampler.fill",
           becomes("seen", "self.seen = np.zeros_like(self.seen)"),
           "test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop"),
-    Tooth(36, "What shaping remembers is in no checkpoint.", "RowStatesPart.snapshot",
+    Tooth(36, "What shaping remembers is in no checkpoint.", "ShaperPart.snapshot",
           becomes("PartState", "return PartState()"), "test_shaped_learning_is_bit_identical_through_kills", 900),
     Tooth(36, "After a restart the rows of the past are a sample of less than there was.", "Reservoir.keep",
           argument("assign", 0, "tf.stack([tf.minimum(held + count, self.size), held + count])"),

@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.group.meeting import Group, meet
 from millrace.training.group.membership import Membership
@@ -87,8 +86,8 @@ PROVEN: Mapping[str, Build] = {
     "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
 }
 PASSES = {"each batch twice": 2}
-_BALANCE = BalanceOptions(target={"0": 0.2, "1": 0.8}, half_life=1000)
-BALANCED = {"balanced classes": _BALANCE, "resampled classes": replace(_BALANCE, how="resample")}
+_BALANCE = BalanceSettings(target={"0": 0.2, "1": 0.8}, half_life=1000)
+BALANCED = {"balanced classes": _BALANCE, "resampled classes": _BALANCE.model_copy(update={"how": "resample"})}
 LARGE = (9 << 20) + 5
 """Bytes that go in several pieces."""
 

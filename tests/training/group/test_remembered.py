@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.balance.resampling import ResampleStates
-from millrace.pipelines.shaping.options import BalanceOptions
-from millrace.pipelines.shaping.row_states import RowStates, ShapersInTurn
-from millrace.pipelines.shaping.windows.window_layout import WindowLayout, WindowOptions
-from millrace.pipelines.shaping.windows.windows import WindowStates
+from millrace.pipelines.shaping import BalanceSettings
+from millrace.pipelines.shaping.balance.balance import ResampleStates
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
+from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowStates
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import NotOneStateError
@@ -22,11 +22,11 @@ from tests.properties.test_windows import Log, chunk_of, made_up, schema
 pytestmark = pytest.mark.row(31)
 PARTITIONS = [Partition("clicks", number) for number in (0, 1, 2, 11, 12)]
 STAGE = 400
-LAYOUT = WindowLayout(schema("string", (0, 2)), WindowOptions(by="user", length=4, gaps="gaps", max_bytes=3000))
-CLASSES = BalanceOptions(target={"0": 0.1, "1": 0.5, "2": 0.4}, by="user", how="resample")
+LAYOUT = WindowLayout(schema("string", (0, 2)), WindowSettings(by="user", length=4, gaps="gaps", max_bytes="3000B"))
+CLASSES = BalanceSettings(target={"0": 0.1, "1": 0.5, "2": 0.4}, by="user", how="resample")
 
 
-def new() -> list[RowStates]:
+def new() -> list[Shaper]:
     return [WindowStates(LAYOUT), ResampleStates(CLASSES, LAYOUT.shaped)]
 
 
@@ -34,23 +34,24 @@ def ledger_at(end: int) -> PartState:
     return PartState(facts={"partitions": {str(partition): {"position": end} for partition in PARTITIONS}})
 
 
-def saved(states: Sequence[RowStates]) -> list[PartState]:
+def saved(states: Sequence[Shaper]) -> list[PartState]:
     """Return what is remembered, as it travels."""
     parts = [one.saved() for one in states]
     return [PartState(arrays=arrays, facts=json.loads(json.dumps(facts))) for arrays, facts in parts]
 
 
 def learnt(
-    states: Sequence[RowStates], logs: Mapping[Partition, Log], mine: Sequence[Partition], start: int, incarnation: int
+    states: Sequence[Shaper], logs: Mapping[Partition, Log], mine: Sequence[Partition], start: int, incarnation: int
 ) -> dict[tuple[Partition, int], str]:
     """Shape and settle a stage of some partitions, in chunks of any size; return the rows."""
     found, random = dict[tuple[Partition, int], str](), Random(incarnation)
-    shapers = ShapersInTurn([one.open(incarnation, dict.fromkeys(mine, start)) for one in states])
+    shape = open_shapers(states, incarnation, dict.fromkeys(mine, start))
+    assert shape is not None
     for index, partition in enumerate(mine):
         at = start
         while at < start + STAGE:
             end = min(start + STAGE, at + random.randrange(1, 90))
-            rows, _ = shapers.shape(chunk_of(logs[partition], partition, at, end, incarnation))
+            rows, _ = shape(chunk_of(logs[partition], partition, at, end, incarnation))
             columns = {name: column[:].tolist() for name, column in rows.features.items()}
             assert rows.weights is not None
             for row, offset in enumerate(rows.offsets.tolist()):

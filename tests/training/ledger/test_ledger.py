@@ -79,7 +79,7 @@ def test_rows_that_the_call_refused_are_set_aside_and_not_learnt(ledger: Ledger)
         ([span(P, 100, 110, gaps=-1)], {}, "counts less than nothing"),
         ([span(P, 100, 99, learnt=-1)], {}, "ends before it begins"),
         ([span(Partition("other", 0), 0, 1)], {}, "has not joined"),
-        ([span(P, 100, 110, skipped={"nobody": 1})], {}, "skips more than was ordered"),
+        ([span(P, 100, 110, skipped={"rewind-9": 1})], {}, "skips more than was ordered"),
         ([span(P, 100, 110)], {P: {Reason.EMPTY: 11}}, "refuses more rows than it has"),
         ([span(P, 100, 110)], {Partition("other", 0): {Reason.EMPTY: 1}}, "refuses rows of one that it lacks"),
         ([span(P, 100, 110), span(P, 100, 110)], {}, "names a partition twice"),

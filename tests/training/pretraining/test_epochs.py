@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.files.visits import CountedShard, Refusals
-from millrace.pipelines.shaping.options import BalanceOptions
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.errors import StepError
 from millrace.training.model.learner import Learner
@@ -89,7 +89,7 @@ def test_the_validation_is_scored_as_keras_scores_it_and_changes_nothing(learner
 
 
 def test_counts_of_classes_go_on_over_the_epochs_and_the_validation_adds_none(fresh_learner_of: MakeLearner) -> None:
-    options = BalanceOptions(target={"1": 0.5, "0": 0.5}, half_life=10_000)
+    options = BalanceSettings(target={"1": 0.5, "0": 0.5}, half_life=10_000)
     learner = Learner(mlp, None, replace(fresh_learner_of().options, balance=options))
     train(learner, Blocks(block(K)), Blocks(block(K, seed=5)), epochs=2)
     balance = learner.call.shaping.balance

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.augmentation import Augmentation, folded
-from millrace.pipelines.shaping.options import Augment, BalanceOptions
+from millrace.pipelines.shaping.options import Augment
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.added_losses import AddedLosses
 from millrace.training.model.call.class_balance import ClassBalance
@@ -32,7 +33,7 @@ class ShapingOptions:
 
     augment: Augment | None = None
     """Makes of the rows that are scored those that are learnt."""
-    balance: BalanceOptions | None = None
+    balance: BalanceSettings | None = None
     """What the classes are to weigh in what is learnt."""
     reservoir: Reservoir | None = None
     """Rows that are learnt again beside each batch."""

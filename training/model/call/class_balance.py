@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.balance.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
 from millrace.pipelines.shaping.figures import ClassFigures
-from millrace.pipelines.shaping.options import LABEL, BalanceOptions
+from millrace.pipelines.shaping.options import LABEL
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.setup.keras_internals import arguments_of, last_operation
@@ -38,7 +39,7 @@ class ClassBalance:
 
     name = NAME
 
-    def __init__(self, options: BalanceOptions, model: Any) -> None:
+    def __init__(self, options: BalanceSettings, model: Any) -> None:
         self.options = options
         self.output = output_of(model, options)
         """What the model's output is, if what is scored can be corrected; else None."""
@@ -127,7 +128,7 @@ class ClassBalance:
         assign(self.counts, np.array([float(known.get(one, 0.0)) for one in self.options.classes]))
 
 
-def correct_last_layer(model: Any, options: BalanceOptions, state: PartState) -> bool:
+def correct_last_layer(model: Any, options: BalanceSettings, state: PartState) -> bool:
     """Have a model that learnt with these counts predict the stream as it is, by its last bias; False where it cannot.
 
     For a model that is taken out. The one that learns keeps its bias, as its next updates are weighed again.
@@ -147,7 +148,7 @@ def correct_last_layer(model: Any, options: BalanceOptions, state: PartState) ->
     return True
 
 
-def output_of(model: Any, options: BalanceOptions) -> Output | None:
+def output_of(model: Any, options: BalanceSettings) -> Output | None:
     """Return what the model's output is to its loss; None where no correction of it is known."""
     loss, outputs = model.loss, getattr(model, "outputs", None)
     if options.by != LABEL or not isinstance(loss, str | keras.losses.Loss) or not outputs or len(outputs) != 1:

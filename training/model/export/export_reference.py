@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from millrace.pipelines.schema import Column
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.balance.class_weights import corrected, weights_of
-from millrace.pipelines.shaping.options import BalanceOptions
 from millrace.pipelines.stream.dataset import NO_LABEL, flat_preprocess
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.model.call.class_balance import output_of
@@ -22,7 +22,7 @@ from millrace.training.model.export.saved_model import CLASS, ServedModel, Serve
 from millrace.training.model.probes.probe_batches import Probe
 
 
-def correction_of(model: Any, options: BalanceOptions | None, state: PartState | None) -> Any:
+def correction_of(model: Any, options: BalanceSettings | None, state: PartState | None) -> Any:
     """Return what corrects the output of a model that learnt balanced classes, as its live metrics are; or None."""
     output = None if options is None else output_of(model, options)
     if options is None or output is None:

@@ -167,11 +167,10 @@ def test_the_latest_is_not_exported_before_it_has_learnt_anything(tmp_path: Path
 def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from millrace.app.settings import to_row_schema
     from millrace.training.model.export.saved_model import ServedModel, ServedModule
 
     settings = project(tmp_path, saves=0).settings
-    schema = to_row_schema(settings.windows, settings.records)
+    schema = settings.row_schema
     module = ServedModule(ServedModel(model=None, schema=schema, preprocess=None))
     raw = {
         "price": tf.constant([1.0]),

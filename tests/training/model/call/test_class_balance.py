@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
+from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.balance.class_weights import Output, corrected
-from millrace.pipelines.shaping.options import BalanceOptions
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.class_balance import ClassBalance, correct_last_layer, output_of
 from millrace.training.model.call.compiled_call import batch_of
@@ -20,10 +20,10 @@ from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
 
 pytestmark = pytest.mark.tensorflow
-HALVES = BalanceOptions(target={"1": 0.5, "0": 0.5}, half_life=1000)
+HALVES = BalanceSettings(target={"1": 0.5, "0": 0.5}, half_life=1000)
 
 
-def balanced(options: BalanceOptions | None = HALVES, build: Any = mlp, **given: Any) -> Learner:
+def balanced(options: BalanceSettings | None = HALVES, build: Any = mlp, **given: Any) -> Learner:
     """Build a learner that balances its classes."""
     return Learner(build, None, replace(options_of(**given), balance=options))
 
@@ -151,25 +151,25 @@ def test_weights_that_are_taken_out_predict_the_stream_as_it_is() -> None:
 )
 def test_the_output_is_corrected_only_where_its_loss_is_a_cross_entropy(loss: Any, output: Output | None) -> None:
     assert output_of(mlp(loss=loss), HALVES) is output
-    assert output_of(mlp(loss=loss), replace(HALVES, by="x")) is None
-    assert output_of(mlp(loss=loss), replace(HALVES, target={"1": 0.5, "2": 0.5})) is None
+    assert output_of(mlp(loss=loss), HALVES.model_copy(update={"by": "x"})) is None
+    assert output_of(mlp(loss=loss), HALVES.model_copy(update={"target": {"1": 0.5, "2": 0.5}})) is None
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (replace(HALVES, by="y"), "there is no 'y'"),
-        (replace(HALVES, by="x"), r"x has the shape \(6,\)"),
-        (replace(HALVES, target={"no": 0.5, "yes": 0.5}), "label holds numbers, and 'no' is none"),
+        (HALVES.model_copy(update={"by": "y"}), "there is no 'y'"),
+        (HALVES.model_copy(update={"by": "x"}), r"x has the shape \(6,\)"),
+        (HALVES.model_copy(update={"target": {"no": 0.5, "yes": 0.5}}), "label holds numbers, and 'no' is none"),
     ],
 )
-def test_a_balance_that_does_not_fit_the_rows_is_refused(options: BalanceOptions, words: str) -> None:
+def test_a_balance_that_does_not_fit_the_rows_is_refused(options: BalanceSettings, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         balanced(options).learn(rare(1))
 
 
 def test_rows_that_stand_for_others_weigh_one_and_tell_the_streams_shares() -> None:
-    learner = balanced(replace(HALVES, how="resample"))
+    learner = balanced(HALVES.model_copy(update={"how": "resample"}))
     balance = balance_of(learner)
     # One of twelve is of class 1, and of class 0 one of eleven is kept: it stands for eleven.
     kept = block(3, seed=1)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
-from millrace.pipelines.shaping.options import BalanceOptions, ReservoirOptions
+from millrace.pipelines.shaping import BalanceSettings, ReservoirSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.offset_mix import mix
 from millrace.training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
@@ -21,7 +21,8 @@ from millrace.training.model.variables import read
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
 
 pytestmark = pytest.mark.tensorflow
-FEW = ReservoirOptions(size=50, share=0.25)
+SIZE = 50
+FEW = ReservoirSettings(size=SIZE, share=0.25)
 CROSS_ENTROPY = keras.losses.BinaryCrossentropy()
 
 
@@ -32,9 +33,9 @@ def sgd(*layers: Any, **given: Any) -> Any:
     return model
 
 
-def remembering(options: ReservoirOptions | None = FEW, build: Any = sgd, **given: Any) -> Learner:
+def remembering(options: ReservoirSettings | None = FEW, build: Any = sgd, **given: Any) -> Learner:
     """Build a learner with a reservoir."""
-    extra = {name: given.pop(name) for name in ("balance", "augment") if name in given}
+    extra = {name: given.pop(name) for name in ("balance", "augment", "beside") if name in given}
     return Learner(build, None, replace(options_of(**given), reservoir=options, **extra))
 
 
@@ -93,7 +94,7 @@ class Reference:
 @pytest.mark.row(36)
 def test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls() -> None:
     learner = remembering()
-    reference = Reference(learner, FEW.size)
+    reference = Reference(learner, SIZE)
     first = 0
     for seed, batches in enumerate((1, 3, 20, 2, 7)):
         rows = block(batches, rows=batches * BATCH - 5, seed=seed, first=first)
@@ -110,7 +111,7 @@ def test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls() ->
 
 @pytest.mark.slow
 def test_the_sample_is_uniform() -> None:
-    learner = remembering(ReservoirOptions(size=400, share=0.01), batch=480)
+    learner = remembering(ReservoirSettings(size=400, share=0.01), batch=480)
     for seed in range(20):
         learner.learn(block(2, batch=480, seed=seed, first=seed * 960))
     numbers = held(learner)["number"]
@@ -167,7 +168,7 @@ def test_the_loss_that_is_shown_is_of_the_batch_alone(layer: Any, loss: str | No
 
 @pytest.mark.slow
 def test_rows_of_the_past_have_the_weight_of_their_class_too() -> None:
-    halves = BalanceOptions(target={"0": 0.5, "1": 0.5}, half_life=1000)
+    halves = BalanceSettings(target={"0": 0.5, "1": 0.5}, half_life=1000)
     learner = remembering(balance=halves)
     learner.learn(block(3, seed=1))
     assert learner.call.shaping.balance is not None
@@ -186,7 +187,7 @@ def test_rows_of_the_past_have_the_weight_of_their_class_too() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
-    learner = remembering(ReservoirOptions(size=30, share=0.3), replicas=replicas)
+    learner = remembering(ReservoirSettings(size=30, share=0.3), replicas=replicas)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
     assert {finding.holds for finding in findings} == {True}, findings
     assert reservoir_of(learner).figures().seen == 0
@@ -217,7 +218,7 @@ def test_of_rows_that_go_to_one_slot_the_last_one_stays_each_slot_once() -> None
 
 
 def test_what_is_set_aside_is_not_kept_and_no_row_of_the_past_is_blamed_on_others() -> None:
-    learner = remembering(ReservoirOptions(size=1000, share=0.25))
+    learner = remembering(ReservoirSettings(size=1000, share=0.25))
     bad = with_feature(block(2), BATCH + 2, float("nan"))
     assert learner.learn(bad).culprits.offsets == ((0, BATCH + 2),)
     assert reservoir_of(learner).figures().seen == 2 * BATCH - 1
@@ -230,23 +231,23 @@ def test_what_is_set_aside_is_not_kept_and_no_row_of_the_past_is_blamed_on_other
 
 
 def test_a_pretraining_fills_it_in_the_first_epoch_and_learns_as_if_there_were_none() -> None:
-    filling, plain = remembering(ReservoirOptions(size=1000, share=0.25, rows=0)), remembering(None)
+    filling, plain = remembering(ReservoirSettings(size=1000, share=0.25), beside=0), remembering(None)
     for visit in range(3):
         for learner in (filling, plain):
             learner.call(block(4), visit=visit)
     assert reservoir_of(filling).figures().seen == 4 * BATCH
     assert largest_difference(state_of(filling), state_of(plain)) == 0
-    live = remembering(ReservoirOptions(size=1000, share=0.25))
+    live = remembering(ReservoirSettings(size=1000, share=0.25))
     reservoir_of(live).restore(reservoir_of(filling).snapshot())
     assert reservoir_of(live).figures().rows == 4 * BATCH
 
 
 @pytest.mark.slow
 def test_a_smaller_reservoir_goes_on_with_a_sample_and_a_larger_one_with_all() -> None:
-    learner = remembering(ReservoirOptions(size=100, share=0.25))
+    learner = remembering(ReservoirSettings(size=100, share=0.25))
     learner.learn(block(20))
     saved = reservoir_of(learner).snapshot()
-    smaller, larger = (remembering(ReservoirOptions(size=size, share=0.25)) for size in (30, 200))
+    smaller, larger = (remembering(ReservoirSettings(size=size, share=0.25)) for size in (30, 200))
     for other in (smaller, larger):
         reservoir_of(other).restore(saved)
     numbers = set(saved.arrays["number"].tolist())
@@ -296,4 +297,4 @@ def test_more_rows_than_memory_holds_are_refused_in_one_line(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("share", "replicas", "rows"), [(0.2, 1, 3), (0.5, 2, 12), (0.01, 2, 2), (0.75, 1, 36)])
 def test_a_share_is_of_all_rows_that_are_learnt(share: float, replicas: int, rows: int) -> None:
-    assert ReservoirOptions(size=9, share=share).beside(BATCH, replicas) == rows
+    assert ReservoirSettings(size=9, share=share).beside(BATCH, replicas) == rows
