@@ -6,7 +6,7 @@ a query or a body. Lines are written whatever `logs.level` is: who sent a comman
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,9 +42,8 @@ class _PendingCommand:
 class Audit:
     """The audit log of one application."""
 
-    def __init__(self, commands: Collection[str] = COMMANDS) -> None:
-        self._commands = commands
-        self._counts = {(command, outcome): 0 for command in commands for outcome in OUTCOMES}
+    def __init__(self) -> None:
+        self._counts = {(command, outcome): 0 for command in COMMANDS for outcome in OUTCOMES}
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return the number of commands by name and outcome."""
@@ -56,7 +55,7 @@ class Audit:
 
         The context is the `send` to pass on.
         """
-        command, answered = _command(scope, by, self._commands), False
+        command, answered = _command(scope, by), False
 
         async def recorded(message: Message) -> None:
             nonlocal answered
@@ -75,7 +74,7 @@ class Audit:
     def refused(self, scope: Scope, problem: ProblemError) -> None:
         """Log that a command was not authorized."""
         client = client_of(scope)
-        self._count(_command(scope, client, self._commands), problem.status)
+        self._count(_command(scope, client), problem.status)
         _refusals.warning(
             "a command from %s was refused: %d %s",
             client,
@@ -110,9 +109,9 @@ def client_of(scope: Scope) -> str:
     return str(client[0]) if client else "somebody"
 
 
-def _command(scope: Scope, by: str, commands: Collection[str] = COMMANDS) -> _PendingCommand:
+def _command(scope: Scope, by: str) -> _PendingCommand:
     route = next((one for match, one in routes_at(scope["app"].routes, scope) if match is Match.FULL), None)
-    if route is None or route.name not in commands:
+    if route is None or route.name not in COMMANDS:
         return _PendingCommand(scope, _OTHER, "of no route", by)
     return _PendingCommand(scope, route.name, route.path, by)
 

@@ -42,13 +42,11 @@ class Authorizer(Protocol):
         ...
 
 
-def authorizer_for(
-    tokens: Tokens | None, host: str, scheme: str, read_tokens: Tokens | None = None, listen: str = "api.listen"
-) -> Authorizer:
-    """Return the authorizer of commands for a listener on this address, with this scheme; `listen` is its setting."""
+def authorizer_for(tokens: Tokens | None, host: str, scheme: str, read_tokens: Tokens | None = None) -> Authorizer:
+    """Return the authorizer of commands for a listener on this address, with this scheme."""
     if tokens is not None:
         return TokenAuthorizer(tokens, read_tokens)
-    return LoopbackAuthorizer(scheme, listen) if is_loopback(host) else ReadOnlyAuthorizer(listen)
+    return LoopbackAuthorizer(scheme) if is_loopback(host) else ReadOnlyAuthorizer()
 
 
 class TokenAuthorizer:
@@ -121,8 +119,8 @@ class LoopbackAuthorizer:
 
     asks_for_token = False
 
-    def __init__(self, scheme: str = "http", listen: str = "api.listen") -> None:
-        self._scheme, self._listen = scheme, listen
+    def __init__(self, scheme: str = "http") -> None:
+        self._scheme = scheme
 
     async def authorize(self, headers: Headers, client: str) -> str:
         """Return the client's address, since there is no name."""
@@ -132,8 +130,7 @@ class LoopbackAuthorizer:
                 403,
                 "Foreign Host",
                 "The Host header does not name a loopback address, so the request may come from elsewhere.",
-                fix=f"Ask for {self._scheme}://127.0.0.1 or {self._scheme}://localhost with the port of "
-                f"{self._listen}.",
+                fix=f"Ask for {self._scheme}://127.0.0.1 or {self._scheme}://localhost with the port of api.listen.",
             )
         origins = headers.getlist("origin")
         if any(origin.lower() != f"{self._scheme}://{hosts[0].lower()}" for origin in origins):
@@ -151,9 +148,6 @@ class ReadOnlyAuthorizer:
 
     asks_for_token = False
 
-    def __init__(self, listen: str = "api.listen") -> None:
-        self._listen = listen
-
     async def authorize(self, headers: Headers, client: str) -> str:
         """Raise ProblemError (403)."""
         del headers, client
@@ -162,7 +156,7 @@ class ReadOnlyAuthorizer:
             "Read Only",
             "This listener can be reached from other machines, and there are no tokens, so it changes nothing.",
             fix="Set api.tokens_dir to a folder with one file per token; or set "
-            f"{self._listen} to a loopback address such as 127.0.0.1:8080, and send commands from the same machine.",
+            "api.listen to a loopback address such as 127.0.0.1:8080, and send commands from the same machine.",
         )
 
 

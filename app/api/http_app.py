@@ -94,7 +94,7 @@ def make_application(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, (events.look, StatusLog(service.settings.logs.progress).look)),
-        middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=authorizer, audit=audit, readers=readers)],
+        middleware=[Middleware(ApiMiddleware, stamp=stamp, commands=(authorizer, audit), readers=readers)],
         responses={422: {"model": ProblemDocument}},
         generate_unique_id_function=operation_id,
     )

@@ -26,11 +26,8 @@ RECHECK_S = 60.0
 ORDERED_BY = "ordered_by"
 """The key in a request's state under which a route finds who sent the command."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-def changes_something(scope: Scope) -> bool:
-    """Return whether a request is a command, by its method."""
-    return scope["method"] not in _READS
+Commands = tuple[Authorizer, Audit]
+"""What decides who may send commands, and what writes them down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,6 @@ class Manner:
     max_body_bytes: int = MAX_BODY_BYTES
     instead: str = "No request needs that much: send what docs/api.md describes."
     """What to do where a body is larger."""
-    is_command: Callable[[Scope], bool] = changes_something
     answer: Callable[[ProblemError, Stamp], Response] = document
     """Makes the answer to a request that is refused."""
 
@@ -52,12 +48,12 @@ class ApiMiddleware:
         self,
         app: ASGIApp,
         stamp: StampNow,
-        authorizer: Authorizer,
-        audit: Audit,
+        commands: Commands | None = None,
         readers: ReadAuthorizer | None = None,
         manner: Manner = Manner(),
     ) -> None:
-        self._app, self._stamp, self._authorizer, self._audit = app, stamp, authorizer, audit
+        """Take who decides about commands; None for an application that has none."""
+        self._app, self._stamp, self._commands = app, stamp, commands
         self._readers, self._manner = readers, manner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,40 +64,37 @@ class ApiMiddleware:
         send = _not_cached(send)
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
+        command = self._commands if scope["method"] not in _READS else None
         try:
-            send = await self._authorize_read(scope, send)
-            by = await self._authorize(scope) if self._manner.is_command(scope) else None
+            send = await self._authorize_read(scope, send, command)
+            if command is None:
+                await self._pass_on(scope, receive, send)
+                return
+            authorizer, audit = command
+            try:
+                by = await authorizer.authorize(Headers(scope=scope), client_of(scope))
+            except ProblemError as problem:
+                audit.refused(scope, problem)
+                raise
         except ProblemError as problem:
             await self._manner.answer(problem, self._stamp())(scope, receive, send)
             return
-        if by is None:
-            await self._pass_on(scope, receive, send)
-            return
         scope.setdefault("state", {})[ORDERED_BY] = by
-        with self._audit.recording(scope, send, by) as recorded:
+        with audit.recording(scope, send, by) as recorded:
             await self._pass_on(scope, receive, recorded)
 
-    async def _authorize_read(self, scope: Scope, send: Send) -> Send:
+    async def _authorize_read(self, scope: Scope, send: Send, command: Commands | None) -> Send:
         """Return the `send` to go on with; raise ProblemError if reads need a token and the client may not read.
 
         What a command answers is read too. An answer that goes on is ended when its token has been taken away.
         """
-        is_read = not self._manner.is_command(scope)
-        if self._readers is None or (is_read and is_open(scope["path"])):
+        if self._readers is None or (command is None and is_open(scope["path"])):
             return send
-        if not is_read and self._authorizer.asks_for_token:
+        if command is not None and command[0].asks_for_token:
             return send
         check = partial(self._readers.authorize, Headers(scope=scope))
         await check()
         return _while_authorized(send, check)
-
-    async def _authorize(self, scope: Scope) -> str:
-        """Return who sends the command; raise ProblemError, after an audit line, if they may not."""
-        try:
-            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope))
-        except ProblemError as problem:
-            self._audit.refused(scope, problem)
-            raise
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, then call the application with it."""

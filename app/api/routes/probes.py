@@ -72,7 +72,7 @@ def make_probes_application(service: "Service") -> FastAPI:
     app = FastAPI(
         openapi_url=None,
         redirect_slashes=False,
-        middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=_ProbesOnly(), audit=Audit())],
+        middleware=[Middleware(ApiMiddleware, stamp=stamp, commands=(_ProbesOnly(), Audit()))],
     )
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(look).router())

@@ -4,11 +4,14 @@ from millrace.consumers.metric import counter, gauge, histogram
 
 SERVING = (
     gauge("serve_ready", "1 where /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),
-    gauge("serve_version", "The version that answers requests which name none. Bad: it falls without an order."),
+    gauge(
+        "serve_version",
+        "The version that answers requests which name none. Bad: it falls, and is not pinned.",
+    ),
     gauge(
         "serve_newest_version", "The newest version that there is. Bad: above serve_version for long, without a pin."
     ),
-    gauge("serve_pinned", "1 where an order or serve.version holds one version. Bad: it was forgotten."),
+    gauge("serve_pinned", "1 where serve.version holds one version. Bad: it was forgotten."),
     gauge(
         "serve_export_age_seconds",
         "Since the export that answers was made. Bad: far above the time between exports.",
@@ -35,12 +38,6 @@ SERVING = (
     counter(
         "serve_load_failures",
         "Versions that could not be fetched, verified or loaded, each try. Bad: it grows; the log says why.",
-    ),
-    counter(
-        "serve_orders",
-        "Orders to pin or follow, by outcome, as millrace_orders_total. Bad: unauthorized grows.",
-        "order",
-        "outcome",
     ),
     gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
     counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: nothing of its own."),

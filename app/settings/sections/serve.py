@@ -74,8 +74,7 @@ class ServeSettings(Section):
     )
     version: Version = Field(
         "latest",
-        description="Which version answers: the newest that there is, or one by its number. A pin that was ordered "
-        "over HTTP goes before it, until this setting changes.",
+        description="Which version answers: the newest that there is, or one by its number.",
     )
     loaded: Count = Field(
         1,
@@ -87,8 +86,8 @@ class ServeSettings(Section):
     poll: Duration = Field(5.0, ge=0.1, description="How often to look for a new version.")
     path: ConfigPath | None = Field(
         None,
-        description="Folder of the server's own, a folder per name below it: the pin, and versions that were fetched "
-        "over HTTP. Servers that share it follow the same pin. Null: `serve` in the config file's folder.",
+        description="Folder of the server's own, a folder per name below it: versions that were fetched over HTTP. "
+        "Null: `serve` in the config file's folder.",
         examples=["/var/lib/millrace/serve"],
     )
     token_file: ConfigPath | None = Field(

@@ -2,7 +2,7 @@
 
 Owns the requests that wait, on the HTTP side's loop, and one thread, `model`, on which calls run one after another. A
 batch closes when it has its rows, or when its first request has waited; while a call runs, those that come meanwhile
-gather. Nothing is dropped: the requests in progress are bounded where they come in (`predict_gate`). If a call of
+gather. Nothing is dropped: the requests in progress are bounded where they come in (`PredictGate`). If a call of
 several requests fails, each is called alone, so that one request cannot fail another. `close` ends the thread after the
 call that runs.
 """
@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 
 from millrace.app.settings.sections.serve import BatchSettings
-from millrace.app.tools.serve.json_tensors import Array
+from millrace.app.tools.serve.json_tensors import SPLITS, VALUES, Array, ServingError, Signature
 from millrace.app.tools.serve.loaded_version import LoadedVersion
 from millrace.app.tools.serve.predict_requests import PredictRequest
-from millrace.app.tools.serve.serving_errors import ServingError
-from millrace.app.tools.serve.serving_meter import ServingMeter
-from millrace.app.tools.serve.signatures import SPLITS, VALUES, Signature
+from millrace.app.tools.serve.serving_metrics import ServingMeter
 
 Answers = Mapping[str, Array]
 

@@ -1,6 +1,6 @@
 """The follower: looks for versions, loads a new one beside the old one, and has it answer from then on.
 
-Owns the thread `follower`, the versions in memory, and the order which of them answers. It publishes a frozen
+Owns the thread `follower` and the versions in memory. It publishes a frozen
 `ServingBoard`, which the HTTP side's loop reads at each request: a swap is one assignment. A request finishes on the
 version with which it began; a version that was replaced is dropped after its last one. What cannot be loaded is tried
 again after a minute, and meanwhile the one before goes on answering. Bounded: `serve.loaded` versions, one more while
@@ -12,16 +12,12 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from queue import Empty, Queue
 from typing import Literal
 
 from millrace.app.tools.serve.loaded_version import LoadedVersion, UnloadableError, load_version
 from millrace.app.tools.serve.record_inputs import RecordReaders
-from millrace.app.tools.serve.serving_meter import ServingMeter
-from millrace.app.tools.serve.version_order import OrderFile, VersionOrder, Wanted
 from millrace.app.tools.serve.version_sources import VersionSource
 from millrace.consumers.errors import MillraceError
 from millrace.training.errors import CorruptError, MissingExportError
@@ -30,7 +26,8 @@ log = logging.getLogger(__name__)
 _RETRY_S = 60.0
 _DROP_S = 0.1
 _REMEMBERED = 10
-_MOST_ORDERS = 16
+Wanted = int | Literal["latest"]
+"""A version, or whatever is the newest."""
 State = Literal["LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 
@@ -51,40 +48,27 @@ class ServingBoard:
     """The version that answers requests that name none."""
     loaded: Mapping[int, LoadedVersion] = field(default_factory=dict)
     states: Mapping[int, VersionState] = field(default_factory=dict)
-    order: VersionOrder | None = None
     wanted: Wanted = "latest"
     newest: int | None = None
     """Of the versions that there are."""
     problem: str | None = None
     """Why the wanted version does not answer, or why versions cannot be looked for."""
-    looked_at: float = 0.0
-    """When versions were last looked for and found or not, by the monotonic clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class _GivenOrder:
-    version: Wanted
-    by: str
-    done: Future[ServingBoard]
+    swaps: int = 0
+    """How often another version took over."""
+    load_failures: int = 0
+    """How often a version could not be fetched or loaded."""
 
 
 class ExportFollower:
     """Keeps the wanted version loaded."""
 
     def __init__(
-        self,
-        source: VersionSource,
-        orders: OrderFile,
-        loaded: int,
-        poll_s: float,
-        meter: ServingMeter,
-        readers: RecordReaders,
+        self, source: VersionSource, wanted: Wanted, loaded: int, poll_s: float, readers: RecordReaders
     ) -> None:
+        self._source, self._wanted, self._most, self._poll_s = source, wanted, loaded, poll_s
         self._readers = readers
-        self._source, self._orders, self._most, self._poll_s, self._meter = source, orders, loaded, poll_s, meter
-        self.board = ServingBoard(wanted=orders.wanted(), order=orders.read())
-        self._given: Queue[_GivenOrder] = Queue(_MOST_ORDERS)
-        self._wake, self._ended = threading.Event(), threading.Event()
+        self.board = ServingBoard(wanted=wanted)
+        self._ended = threading.Event()
         self._retired: list[LoadedVersion] = []
         self._failed: dict[int, tuple[float, str]] = {}
         """By number, when a version could not be loaded, and why; only of versions that there are."""
@@ -97,58 +81,21 @@ class ExportFollower:
     def end(self, within_s: float) -> None:
         """End the thread, and wait for it for so long."""
         self._ended.set()
-        self._wake.set()
         self._thread.join(within_s)
-
-    def order(self, version: Wanted, by: str) -> Future[ServingBoard]:
-        """Have this version answer from now on, also after a restart. Any thread; raises queue.Full with too many.
-
-        The future raises what is wrong, and then nothing has changed: MissingExportError, CorruptError, ConfigError.
-        """
-        given = _GivenOrder(version, by, Future())
-        self._given.put_nowait(given)
-        self._wake.set()
-        return given.done
 
     def _follow(self) -> None:
         next_look = 0.0
         while not self._ended.is_set():
-            self._wake.clear()
-            self._guarded(self._obey)
-            if time.monotonic() >= next_look:
-                self._guarded(self._look)
-                next_look = time.monotonic() + self._poll_s
-            self._guarded(self._drop_unused)
+            try:
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + self._poll_s
+                    self._look()
+                self._drop_unused()
+            except Exception as error:  # a defect: what is loaded goes on answering
+                log.exception("following the exports failed; it is tried again")
+                self._publish(problem=f"{type(error).__name__}: {error}")
             left = max(0.0, next_look - time.monotonic())
-            self._wake.wait(min(left, _DROP_S) if self._retired else left)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Take a step; a defect in it is logged, and what is loaded goes on answering."""
-        try:
-            step()
-        except Exception as error:
-            log.exception("following the exports failed; it is tried again")
-            self._publish(problem=f"{type(error).__name__}: {error}")
-
-    def _obey(self) -> None:
-        while True:
-            try:
-                given = self._given.get_nowait()
-            except Empty:
-                return
-            try:
-                if given.version != "latest":
-                    self._load(given.version)
-                self._orders.give(given.version, given.by)
-                self._look()
-            except MillraceError as error:
-                given.done.set_exception(error)
-            except BaseException as error:
-                given.done.set_exception(error)
-                raise
-            else:
-                log.info("version %s was ordered by %s", given.version, given.by)
-                given.done.set_result(self.board)
+            self._ended.wait(min(left, _DROP_S) if self._retired else left)
 
     def _look(self) -> None:
         """Find out which versions there are, load what is wanted, and have it answer."""
@@ -157,41 +104,34 @@ class ExportFollower:
             numbers = self._source.numbers()
         except MillraceError as error:
             numbers, problem = self._source.at_hand(), str(error)
-        order, wanted = self._orders.read(), self._orders.wanted()
-        self._failed = {each: known for each, known in self._failed.items() if each in {*numbers, wanted}}
-        served, complaint = self._chosen(numbers, wanted)
+        self._failed = {each: known for each, known in self._failed.items() if each in {*numbers, self._wanted}}
+        served, complaint = self._chosen(numbers)
         problem = problem or complaint  # where the source is away, nothing else is the cause
         if problem is not None and problem != self.board.problem:
             log.warning("%s", problem)
         self._swap(served, numbers)
-        self._publish(
-            order=order,
-            wanted=wanted,
-            newest=max(numbers, default=None),
-            problem=problem,
-            looked_at=time.monotonic(),
-        )
+        self._publish(newest=max(numbers, default=None), problem=problem)
         self._source.keep(self.board.loaded.keys())
 
-    def _chosen(self, numbers: list[int], wanted: Wanted) -> tuple[LoadedVersion | None, str | None]:
+    def _chosen(self, numbers: list[int]) -> tuple[LoadedVersion | None, str | None]:
         """Return the version that should answer: of the newest, the first that can be loaded. And why it is another."""
         complaint = None
-        for number in reversed(numbers) if wanted == "latest" else [wanted]:
+        for number in reversed(numbers) if self._wanted == "latest" else [self._wanted]:
             try:
-                return self._load(number, again=False), complaint
+                return self._load(number), complaint
             except MillraceError as error:
                 complaint = complaint or str(error)
         if complaint is None and self.board.served is None:
             complaint = "there is no export yet"
         return self.board.served, complaint
 
-    def _load(self, number: int, *, again: bool = True) -> LoadedVersion:
-        """Return a version, loaded now or before. Raises MillraceError; without `again`, the same for a minute."""
+    def _load(self, number: int) -> LoadedVersion:
+        """Return a version, loaded now or before. Raises MillraceError, the same for a minute."""
         loaded = self.board.loaded.get(number)
         if loaded is not None:
             return loaded
         failed_at, why = self._failed.get(number, (-_RETRY_S, ""))
-        if not again and time.monotonic() - failed_at < _RETRY_S:
+        if time.monotonic() - failed_at < _RETRY_S:
             raise UnloadableError(why)
         self._state(number, VersionState(state="LOADING"))
         began = time.monotonic()
@@ -202,7 +142,7 @@ class ExportFollower:
             code = "NOT_FOUND" if isinstance(error, MissingExportError) else "DATA_LOSS"
             code = code if isinstance(error, MissingExportError | CorruptError) else "UNAVAILABLE"
             self._failed[number] = time.monotonic(), str(error)
-            self._meter.failed_to_load()
+            self._publish(load_failures=self.board.load_failures + 1)
             self._state(number, VersionState(state="END", error_code=code, error_message=str(error)))
             raise
         self._failed.pop(number, None)
@@ -218,7 +158,7 @@ class ExportFollower:
         others = [number for number in reversed(numbers) if number != served.number][: self._most - 1]
         for number in others:
             try:
-                self._load(number, again=False)
+                self._load(number)
             except MillraceError as error:
                 log.debug("version %d is not loaded beside the one that answers: %s", number, error)
         before, stays = self.board.served, {served.number, *others}
@@ -226,7 +166,7 @@ class ExportFollower:
         self._publish(served=served, loaded={n: one for n, one in self.board.loaded.items() if n in stays})
         if before is not served:
             if before is not None:
-                self._meter.swapped()
+                self._publish(swaps=self.board.swaps + 1)
             log.info("version %d answers now", served.number, extra={"before": before and before.number})
         for version in gone:
             self._state(version.number, VersionState(state="UNLOADING"))

@@ -1,4 +1,7 @@
-"""JSON values as tensors and back, by the rules of TF Serving's REST API. Pure; NumPy alone.
+"""What a version takes and gives, and JSON values as tensors and back, by the rules of TF Serving. Pure; NumPy alone.
+
+A feature is an input of the signature, or two of them: a list of varying length goes in as `<name>_values` and
+`<name>_row_splits`. A request may send it as rows of lists; the manifest says which features there are.
 
 A tensor is nested lists; bytes are `{"b64": "…"}`; NaN, Infinity and -Infinity are numbers. What is refused names the
 place, what stands there, and what the model takes.
@@ -6,23 +9,87 @@ place, what stands there, and what the model takes.
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from millrace.app.tools.serve.serving_errors import bad_request
-from millrace.app.tools.serve.signatures import TensorFacts
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Where = Callable[[Sequence[int]], str]
 """Names the place of a value by its indices."""
+VALUES, SPLITS = "_values", "_row_splits"
+DEFAULT = "serving_default"
+Shape = tuple[int | None, ...]
 BASE64 = "b64"
 _BYTES = "_bytes"
 _QUOTED = 60
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 _NUMBERS = {int: "a whole number", float: "a number"}
+
+
+class ServingError(Exception):
+    """An error that ends a request, `{"error": "…"}` in TF Serving's form: what is wrong, and what to do."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None, **facts: Any) -> None:
+        """Take the facts, too, that stand beside the text for programs."""
+        super().__init__(text)
+        self.status, self.text, self.headers, self.facts = status, text, dict(headers or {}), facts
+
+
+def bad_request(text: str) -> ServingError:
+    """Return the error of a request that could never be answered."""
+    return ServingError(400, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFacts:
+    """One input or output of a signature."""
+
+    dtype: str
+    """NumPy's name of it, or `string`."""
+    shape: Shape | None
+    """None where the rank is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One function of a version."""
+
+    name: str
+    inputs: Mapping[str, TensorFacts]
+    outputs: Mapping[str, TensorFacts]
+    ragged: frozenset[str] = frozenset()
+    """Features that go in as values and row splits."""
+    classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By feature, the texts that it may be."""
+
+    @property
+    def features(self) -> Mapping[str, TensorFacts]:
+        """What a row may hold, by name. Of a ragged feature these are the facts of its values."""
+        found = {}
+        for name, facts in self.inputs.items():
+            if (feature := name.removesuffix(VALUES)) in self.ragged and feature != name:
+                found[feature] = facts
+            elif name.removesuffix(SPLITS) not in self.ragged or name.removesuffix(SPLITS) == name:
+                found[name] = facts
+        return found
+
+    @property
+    def joins(self) -> bool:
+        """Whether rows of several requests may be answered by one call: rows come first in all that goes in and out."""
+        given = [facts.shape for name, facts in self.inputs.items() if not name.endswith(VALUES)]
+        shapes = [*given, *(facts.shape for facts in self.outputs.values())]
+        return all(shape is not None and shape and shape[0] is None for shape in shapes)
+
+
+def described(facts: TensorFacts) -> str:
+    """Return a tensor's type as messages have it: `float32 of shape [?, 16]`, and `text` for one text a row."""
+    dtype = "text" if facts.dtype == "string" else facts.dtype
+    if facts.shape is None or (dtype == "text" and len(facts.shape) == 1):
+        return dtype
+    return f"{dtype} of shape [{', '.join('?' if size is None else str(size) for size in facts.shape)}]"
 
 
 def read_tensor(value: Any, facts: TensorFacts, where: Where) -> Array:

@@ -20,10 +20,8 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
-from millrace.app.tools.serve.json_tensors import Array
+from millrace.app.tools.serve.json_tensors import SPLITS, VALUES, Array, ServingError, Signature, TensorFacts
 from millrace.app.tools.serve.record_inputs import RecordInputs, RecordReaders
-from millrace.app.tools.serve.serving_errors import ServingError
-from millrace.app.tools.serve.signatures import SPLITS, VALUES, Signature, TensorFacts, ragged_features
 from millrace.consumers.errors import MillraceError
 from millrace.training.model.setup.cores import usable_cores
 
@@ -143,8 +141,11 @@ def _signature(name: str, definition: Any, about: Mapping[str, Any]) -> Signatur
     outputs = {key: _facts(one.dtype, one.tensor_shape) for key, one in sorted(definition.outputs.items())}
     features = about.get("inputs", {})
     classes = {key: frozenset(one["classes"]) for key, one in features.items() if one.get("classes")}
-    ragged = ragged_features(features, inputs)
-    return Signature(name=name, inputs=inputs, outputs=outputs, ragged=ragged, classes=classes)
+    # What the manifest calls ragged goes in as two tensors, if the signature has both.
+    ragged = {
+        key for key, one in features.items() if one.get("ragged") and {key + VALUES, key + SPLITS} <= inputs.keys()
+    }
+    return Signature(name=name, inputs=inputs, outputs=outputs, ragged=frozenset(ragged), classes=classes)
 
 
 def _facts(dtype: int, shape: Any) -> TensorFacts:

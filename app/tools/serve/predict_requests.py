@@ -15,10 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from millrace.app.tools.serve.json_tensors import BASE64, Array, Where, read_tensor, written
+from millrace.app.tools.serve.json_tensors import (
+    BASE64,
+    DEFAULT,
+    SPLITS,
+    VALUES,
+    Array,
+    ServingError,
+    Signature,
+    TensorFacts,
+    Where,
+    bad_request,
+    described,
+    read_tensor,
+    written,
+)
 from millrace.app.tools.serve.record_inputs import RECORDS, RecordInputs
-from millrace.app.tools.serve.serving_errors import ServingError, bad_request
-from millrace.app.tools.serve.signatures import DEFAULT, SPLITS, VALUES, Signature, TensorFacts, described
 
 ROWS, COLUMNS = "instances", "inputs"
 MARKS = (f'"{RECORDS}"'.encode(), b"\\u", b"\0")

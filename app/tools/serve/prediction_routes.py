@@ -8,44 +8,35 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from queue import Full
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millrace.app.api.middleware import ORDERED_BY
 from millrace.app.tools.serve.batcher import Batcher
-from millrace.app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
+from millrace.app.tools.serve.follower import ExportFollower, VersionState
+from millrace.app.tools.serve.json_tensors import ServingError, bad_request
 from millrace.app.tools.serve.loaded_version import LoadedVersion
 from millrace.app.tools.serve.predict_requests import MARKS, read_request, write_answer
-from millrace.app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
-from millrace.app.tools.serve.version_order import Wanted
-from millrace.consumers.errors import ConfigError, MillraceError
-from millrace.training.errors import CorruptError, MissingExportError
 
 MODEL = "/v1/models/{name}"
-WHICH = ("", "/versions/{version}", "/labels/{label}")
+WHICH = ("", "/versions/{version}")
 DOCUMENTED: Mapping[str, str] = {
     f"GET {MODEL}": "TF Serving's",
     f"GET {MODEL}/metadata": "TF Serving's",
     f"POST {MODEL}:predict": "TF Serving's",
     f"GET {MODEL}/served": "ours",
-    f"POST {MODEL}:pin": "ours",
-    f"POST {MODEL}:follow": "ours",
     "GET /metrics": "ours",
     "GET /livez": "ours",
     "GET /readyz": "ours",
 }
-COMMANDS = ("pin", "follow", "other")
-"""The names of the routes that change something; the last stands for any other."""
 VERSION_HEADER = "millrace-version"
-STABLE, CANARY = "stable", "canary"
 _SMALL_BYTES = 16 * 1024
 """Of a body that is read on the loop: reading it takes less than a millisecond, and a thread costs as much."""
 _READERS = 2
-_ORDER_S = 60.0
+_KNOWN = ("number", "made_at", "records", "metrics", "positions", "inputs", "outputs", "classes", "checkpoint")
+"""What `/served` shows of a manifest."""
 T = TypeVar("T")
 
 
@@ -62,15 +53,11 @@ class PredictionRoutes:
         for which in WHICH:
             found += [
                 Route(f"{MODEL}{which}/metadata", self.metadata, methods=["GET"]),
-                Route(f"{MODEL}{which}:predict", self.predict, methods=["POST"], name="predict"),
-                Route(f"{MODEL}{which}:classify", self.examples, methods=["POST"], name="predict"),
-                Route(f"{MODEL}{which}:regress", self.examples, methods=["POST"], name="predict"),
+                Route(f"{MODEL}{which}:predict", self.predict, methods=["POST"]),
+                Route(f"{MODEL}{which}:classify", self.examples, methods=["POST"]),
+                Route(f"{MODEL}{which}:regress", self.examples, methods=["POST"]),
             ]
-        found += [
-            Route(f"{MODEL}:pin", self.pin, methods=["POST"], name="pin"),
-            Route(f"{MODEL}:follow", self.follow, methods=["POST"], name="follow"),
-            Route(f"{MODEL}/served", self.served, methods=["GET"]),
-        ]
+        found.append(Route(f"{MODEL}/served", self.served, methods=["GET"]))
         return found + [Route(f"{MODEL}{which}", self.status, methods=["GET"]) for which in WHICH]
 
     async def predict(self, request: Request) -> Response:
@@ -114,9 +101,6 @@ class PredictionRoutes:
             if number not in board.states:
                 raise ServingError(404, f"Could not find version {number} of model {self._name}")
             return _indented({"model_version_status": [_state(number, board.states[number])]})
-        if "label" in request.path_params:
-            number = self._asked_for(request).number
-            return _indented({"model_version_status": [_state(number, board.states[number])]})
         if not board.states:
             raise ServingError(404, f"Could not find any versions of model {self._name}")
         every = sorted(board.states.items(), reverse=True)
@@ -133,40 +117,22 @@ class PredictionRoutes:
     async def served(self, request: Request) -> Response:
         """Show which version answers and why, and what is known of it."""
         self._require_name(request)
-        return _indented(_served(self._follower.board))
-
-    async def pin(self, request: Request) -> Response:
-        """Have one version answer until another order, also after a restart."""
-        self._require_name(request)
-        try:
-            version = json.loads(await request.body())["version"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            version = None
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise bad_request('name the version to pin, as in {"version": 42}')
-        return await self._ordered(request, version)
-
-    async def follow(self, request: Request) -> Response:
-        """Have the newest version answer from now on, also after a restart."""
-        self._require_name(request)
-        return await self._ordered(request, "latest")
+        board = self._follower.board
+        version = board.served
+        body: dict[str, Any] = {
+            "served": None if version is None else version.number,
+            "wanted": board.wanted,
+            "newest": board.newest,
+            "loaded": sorted(board.loaded),
+            "problem": board.problem,
+        }
+        if version is not None and version.about:
+            body["export"] = {name: version.about[name] for name in _KNOWN if name in version.about}
+        return _indented(body)
 
     def close(self) -> None:
         """End the threads that read large bodies; returns at once."""
         self._readers.shutdown(wait=False, cancel_futures=True)
-
-    async def _ordered(self, request: Request, version: Wanted) -> Response:
-        try:
-            given = self._follower.order(version, getattr(request.state, ORDERED_BY))
-            async with asyncio.timeout(_ORDER_S):
-                board = await asyncio.shield(asyncio.wrap_future(given))
-        except Full:
-            raise ServingError(503, "other orders wait already; ask again later", {"retry-after": "5"}) from None
-        except TimeoutError:
-            return _indented({**_served(self._follower.board), "ordered": version}, 202)
-        except MillraceError as error:
-            raise _order_refused(error) from None
-        return _indented(_served(board))
 
     async def _run(self, work: Callable[[], T], *, large: bool) -> T:
         """Do what costs CPU: on the loop if it is little, else on a thread."""
@@ -179,32 +145,23 @@ class PredictionRoutes:
         if "version" in given:
             number = self._number(request)
             if number not in board.loaded:
-                raise unknown_servable("Specific", self._name, f", {number}")
+                raise ServingError(404, f"Servable not found for request: Specific({self._name}, {number})")
             return board.loaded[number]
-        if "label" in given and given["label"] not in {STABLE, CANARY}:
-            raise bad_request(
-                f"Unrecognized servable version label: {given['label'][:100]}; there are {STABLE}, {CANARY}"
-            )
         if board.served is None:
             raise ServingError(503, f"no version of {self._name} is loaded: {board.problem or 'it is starting'}")
-        return board.loaded[max(board.loaded)] if given.get("label") == CANARY else board.served
+        return board.served
 
     def _require_name(self, request: Request) -> None:
         name = request.path_params["name"]
         if name != self._name:
-            raise unknown_servable("Latest", name[:100], "")
+            raise ServingError(404, f"Servable not found for request: Latest({name[:100]})")
 
     @staticmethod
     def _number(request: Request) -> int:
         text = request.path_params["version"]
         if not text.isdecimal() or len(text) > 18:
-            raise malformed(request)
+            raise bad_request(f"Malformed request: {request.method} {request.url.path[:200]}")
         return int(text)
-
-
-def malformed(request: Request) -> ServingError:
-    """Return TF Serving's error for a path or method that it does not know."""
-    return bad_request(f"Malformed request: {request.method} {request.url.path[:200]}")
 
 
 def error_response(error: ServingError) -> Response:
@@ -214,30 +171,10 @@ def error_response(error: ServingError) -> Response:
     return Response(body.encode(errors="backslashreplace"), error.status, error.headers, "application/json")
 
 
-def _order_refused(error: MillraceError) -> ServingError:
-    if isinstance(error, MissingExportError):
-        return ServingError(404, str(error))
-    return ServingError(
-        409 if isinstance(error, CorruptError) else 503 if not isinstance(error, ConfigError) else 500, str(error)
-    )
-
-
-def _indented(body: Mapping[str, Any], status: int = 200) -> Response:
-    return Response(json.dumps(body, indent=1) + "\n", status, media_type="application/json")
+def _indented(body: Mapping[str, Any]) -> Response:
+    return Response(json.dumps(body, indent=1) + "\n", media_type="application/json")
 
 
 def _state(number: int, state: VersionState) -> dict[str, Any]:
     status = {"error_code": state.error_code, "error_message": state.error_message}
     return {"version": str(number), "state": state.state, "status": status}
-
-
-def _served(board: ServingBoard) -> dict[str, Any]:
-    order, version = board.order, board.served
-    body: dict[str, Any] = {"served": None if version is None else version.number, "wanted": board.wanted}
-    if order is not None:
-        body["order"] = {"version": order.version, "by": order.by, "at": order.at}
-    body |= {"newest": board.newest, "loaded": sorted(board.loaded), "problem": board.problem}
-    if version is not None and version.about:
-        known = ("number", "made_at", "records", "metrics", "positions", "inputs", "outputs", "classes", "checkpoint")
-        body["export"] = {name: version.about[name] for name in known if name in version.about}
-    return body

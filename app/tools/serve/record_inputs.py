@@ -20,8 +20,7 @@ import numpy as np
 from millrace.app.settings.exported_records import read_exported_records
 from millrace.app.settings.sections.records import RecordsSettings, to_feature_decoder, to_schema
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
-from millrace.app.tools.serve.json_tensors import BASE64, Array, bytes_of
-from millrace.app.tools.serve.serving_errors import ServingError, bad_request
+from millrace.app.tools.serve.json_tensors import BASE64, Array, ServingError, bad_request, bytes_of
 from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
 from millrace.consumers.records import Chunk, Headers, Int64s, Partition
 from millrace.pipelines.formats.plain.raw import RawDecoder

@@ -5,22 +5,25 @@ Owns the main thread's loop, on which HTTP is answered; beside it run `follower`
 answers close their connections for `serve.drain`; then nothing more is accepted, and requests in progress are answered.
 """
 
+import json
 import logging
 import ssl
 import threading
+import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millrace.app.api.audit import Audit
-from millrace.app.api.authorization import ReadAuthorizer, authorizer_for
+from millrace.app.api.authorization import ReadAuthorizer
 from millrace.app.api.listener import Listener
 from millrace.app.api.middleware import ApiMiddleware, Manner
 from millrace.app.api.problem_documents import ProblemError
@@ -32,78 +35,71 @@ from millrace.app.settings.certificates import PemFile, trusting
 from millrace.app.settings.secret_files import read_secret
 from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.serve.batcher import Batcher
-from millrace.app.tools.serve.follower import ExportFollower
-from millrace.app.tools.serve.predict_gate import PREDICT, PredictGate
-from millrace.app.tools.serve.prediction_routes import COMMANDS, PredictionRoutes, error_response, malformed
+from millrace.app.tools.serve.follower import ExportFollower, Wanted
+from millrace.app.tools.serve.json_tensors import ServingError, bad_request
+from millrace.app.tools.serve.prediction_routes import PredictionRoutes, error_response
 from millrace.app.tools.serve.record_inputs import RecordReaders
-from millrace.app.tools.serve.serving_errors import ServingError
-from millrace.app.tools.serve.serving_meter import ServingMeter
-from millrace.app.tools.serve.serving_metrics import ServingCollector
-from millrace.app.tools.serve.serving_probes import ServingProbes
-from millrace.app.tools.serve.version_order import OrderFile
+from millrace.app.tools.serve.serving_metrics import ServingCollector, ServingMeter
 from millrace.app.tools.serve.version_sources import FolderSource, TrainerSource, VersionSource, server_name
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.log_limit import limit_loggers
 
 log = logging.getLogger(__name__)
 _LOG_LINES_PER_MINUTE = 30
 _JOIN_S = 5.0
-_READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_RETRY_AFTER_S = 1
 
 
 class PredictionServer:
-    """Serves one model's exports. The constructor listens, and raises ConfigError where a setting does not fit."""
+    """Serves one model's exports. The constructor listens, and raises ConfigError if a setting does not fit."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         """Take the settings, and the folder in which `serve` is made if serve.path is not set."""
         self._settings, self._drained = settings, threading.Event()
-        serve, api = settings.serve, settings.api
-        own = (serve.path or folder / "serve") / settings.name
-        tokens, readers = _tokens(api.tokens_dir, "api.tokens_dir"), _tokens(api.read_tokens_dir, "api.read_tokens_dir")
+        serve, api, name = settings.serve, settings.api, settings.name
+        own = (serve.path or folder / "serve") / name
+        _refuse_pin(own / "order.json", serve.version)
+
+        # Listen first: an address in use is an error at once.
         certificate = None if api.tls is None else ServerCertificate(api.tls)
         self._listener = Listener("serve.listen", serve.listen, certificate)
         try:
             self._probes = None if serve.probes is None else Listener("serve.probes", serve.probes)
-            self.meter = ServingMeter()
+            readers = None
+            if api.read_tokens_dir is not None:
+                folders = {"api.read_tokens_dir": api.read_tokens_dir, "api.tokens_dir": api.tokens_dir}
+                readers = ReadAuthorizer(*(Tokens.open(path, one) for one, path in folders.items() if path is not None))
             source = source_of(settings, own, self._listener.port)
-            orders = OrderFile(own, serve.version)
             records = RecordReaders(settings.records.registry)
-            self.follower = ExportFollower(source, orders, serve.loaded, serve.poll, self.meter, records)
+            self.follower = ExportFollower(source, serve.version, serve.loaded, serve.poll, records)
         except BaseException:
             self._listener.close()
             raise
+
+        # What answers.
+        self.meter = ServingMeter()
         self._batcher = Batcher(serve.batch, self.meter)
-        self._routes = PredictionRoutes(settings.name, self.follower, self._batcher, serve.timeout)
-        self._health = ServingProbes(settings, lambda: self.follower.board, lambda: self._batcher.call_began)
-        authorizer = authorizer_for(tokens, self._listener.host, api.scheme, readers, "serve.listen")
-        read_authorizer = None if readers is None else ReadAuthorizer(*filter(None, (readers, tokens)))
-        audit = Audit(COMMANDS)
-        collector = ServingCollector(
-            settings.name, lambda: self.follower.board, self.meter, self._health.is_ready, audit.counts
+        self._routes = PredictionRoutes(name, self.follower, self._batcher, serve.timeout)
+        self._collector = ServingCollector(
+            name, lambda: self.follower.board, self.meter, lambda: not self._reasons_not_ready()
         )
+        probes = [Route("/livez", self._livez), Route("/readyz", self._readyz)]
+        manner = Manner(
+            max_body_bytes=serve.max_body,
+            instead="Send fewer rows in a request, or set serve.max_body.",
+            answer=_refused,
+        )
+        stamp = partial(stamp_now, name)
         app = Starlette(
-            routes=[*self._routes.routes(), *self._health.routes(), Route("/metrics", collector.answer)],
+            routes=[*self._routes.routes(), *probes, Route("/metrics", self._collector.answer)],
             exception_handlers={ServingError: _failed, HTTPException: _no_route, Exception: _defect},
-            middleware=[
-                Middleware(
-                    ApiMiddleware,
-                    stamp=partial(stamp_now, settings.name),
-                    authorizer=authorizer,
-                    audit=audit,
-                    readers=read_authorizer,
-                    manner=Manner(
-                        max_body_bytes=serve.max_body,
-                        instead="Send fewer rows in a request, or set serve.max_body.",
-                        is_command=_is_command,
-                        answer=_refused,
-                    ),
-                )
-            ],
+            middleware=[Middleware(ApiMiddleware, stamp=stamp, readers=readers, manner=manner)],
         )
         app.router.redirect_slashes = False
         self._gate = PredictGate(app, serve.batch.queue, self.meter)
         self._listener.serve_with(self._gate, lifespan="off")
         if self._probes is not None:
-            alone = Starlette(routes=self._health.routes(), exception_handlers={HTTPException: _no_route})
+            alone = Starlette(routes=probes, exception_handlers={HTTPException: _no_route})
             self._probes.serve_with(alone, lifespan="off")
         limit_loggers("uvicorn", _LOG_LINES_PER_MINUTE)
 
@@ -115,8 +111,7 @@ class PredictionServer:
     def serve(self) -> None:
         """Answer until `stop`."""
         self.follower.start()
-        name = self._settings.name
-        log.info("answering on %s/v1/models/%s", self._listener.url, name)
+        log.info("answering on %s/v1/models/%s", self._listener.url, self._settings.name)
         probing = None
         if self._probes is not None:
             log.info("answering probes on %s", self._probes.url)
@@ -136,9 +131,93 @@ class PredictionServer:
         """Drain, then end; returns when nothing more is accepted. Any thread but the loop's."""
         drain = self._settings.serve.drain
         log.info("ending: answering for another %g s, so that clients go elsewhere", drain)
-        self._health.ending = self._gate.draining = True
+        self._gate.draining = True
         self._drained.wait(drain)
         self._listener.stop()
+
+    async def _livez(self, _request: Request) -> Response:
+        """Answer whether the process may live: no call of the model has hung."""
+        began, longest_s = self._batcher.call_began, self._settings.limits.call
+        hung = began is not None and time.monotonic() - began > longest_s
+        return self._probed([f"a call of the model takes longer than limits.call ({longest_s:g} s)"] if hung else [])
+
+    async def _readyz(self, _request: Request) -> Response:
+        """Answer whether requests may come: a version is loaded, and the server is not ending."""
+        return self._probed(self._reasons_not_ready())
+
+    def _reasons_not_ready(self) -> list[str]:
+        board, reasons = self.follower.board, []
+        if self._gate.draining:
+            reasons.append("the server is ending")
+        if board.served is None:
+            reasons.append(board.problem or "no version is loaded yet")
+        return reasons
+
+    def _probed(self, reasons: list[str]) -> Response:
+        body: dict[str, Any] = {**stamp_now(self._settings.name), "status": "failing" if reasons else "ok"}
+        if reasons:
+            body["reasons"] = reasons
+        return JSONResponse(body, 503 if reasons else 200, {"cache-control": "no-store"})
+
+
+class PredictGate:
+    """Lets requests in, up to a number; an ASGI layer around everything else, on the HTTP side's loop.
+
+    A request beyond the bound is refused before its body is read, so bodies in memory are bounded too. While the server
+    drains, every answer ends its connection: a client that keeps connections open goes to another server, or connects
+    again, before the listener closes.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, meter: ServingMeter) -> None:
+        self._app, self._most, self._meter = app, most, meter
+        self.draining = False
+        """Whether every answer ends its connection. Any thread may set it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        meter, began, status = self._meter, time.monotonic(), 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if self.draining:
+                    MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        if scope["method"] != "POST" or not scope["path"].endswith(":predict"):
+            await self._app(scope, receive, watched)
+            return
+        if meter.in_progress >= self._most:
+            text = f"{self._most} requests are in progress already; "
+            text += "ask again later, or let more be by serve.batch.queue"
+            busy = ServingError(503, text, {"retry-after": str(_RETRY_AFTER_S)})
+            await error_response(busy)(scope, receive, watched)
+            meter.ended(status, time.monotonic() - began)
+            return
+        meter.in_progress += 1
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            meter.in_progress -= 1
+            meter.ended(status, time.monotonic() - began)
+
+
+def _refuse_pin(path: Path, version: Wanted) -> None:
+    """Raise ConfigError if an earlier millrace was ordered over HTTP to hold a version, and the order would count."""
+    try:
+        order = json.loads(path.read_bytes())
+        pinned, setting = order["version"], order["setting"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+    if setting == version and pinned not in {version, "latest"}:
+        raise ConfigError(
+            f"serve.path: {path} pins version {pinned}, as ordered over HTTP, which no server obeys any more; set "
+            "serve.version to hold a version, and remove the file"
+        )
 
 
 def source_of(settings: Settings, own: Path, port: int) -> VersionSource:
@@ -156,16 +235,6 @@ def source_of(settings: Settings, own: Path, port: int) -> VersionSource:
     return FolderSource(root, server_name(port))
 
 
-def _tokens(folder: Path | None, setting: str) -> Tokens | None:
-    return None if folder is None else Tokens.open(folder, setting)
-
-
-def _is_command(scope: Scope) -> bool:
-    """Return whether a request changes something: to ask a model is to read it."""
-    path = scope["path"]
-    return scope["method"] not in _READ_METHODS and not path.endswith((PREDICT, ":classify", ":regress"))
-
-
 def _refused(problem: ProblemError, _stamp: Stamp) -> Response:
     return error_response(ServingError(problem.status, f"{problem.detail} {problem.fix}", problem.headers))
 
@@ -177,11 +246,17 @@ async def _failed(_request: Request, error: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if request.url.path.startswith("/v1/"):
-        return error_response(malformed(request))
-    return error_response(
-        ServingError(error.status_code, "There is nothing at this path; docs/serving.md lists what there is.")
-    )
+    path = request.url.path
+    if not path.startswith("/v1/"):
+        text = "There is nothing at this path; docs/serving.md lists what there is."
+        return error_response(ServingError(error.status_code, text))
+    if path.endswith((":pin", ":follow")):
+        text = "no version is pinned over HTTP any more; set serve.version, and restart the server"
+        return error_response(ServingError(410, text))
+    if "/labels/" in path:
+        text = "versions have no labels any more; leave the label out, or name a version by /versions/N"
+        return error_response(ServingError(410, text))
+    return error_response(bad_request(f"Malformed request: {request.method} {path[:200]}"))
 
 
 async def _defect(_request: Request, _error: Exception) -> Response:

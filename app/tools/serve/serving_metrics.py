@@ -1,8 +1,14 @@
-"""`GET /metrics` of the server of predictions, by its catalogue. On the HTTP side's loop; nothing is kept."""
+"""The counters of the server of predictions, and `GET /metrics` by its catalogue. On the HTTP side's loop.
+
+Bounded: outcomes are few.
+"""
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 
@@ -16,24 +22,63 @@ from starlette.responses import Response
 from millrace.app.monitoring.metrics.reading import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
-from millrace.app.tools.serve.serving_meter import Distributed, ServingMeter
 from millrace.consumers.metric import MODEL
 
-Orders = Callable[[], Mapping[tuple[str, str], int]]
+OUTCOMES = ("answered", "refused", "busy", "failed")
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096)
+
+
+@dataclass(slots=True)
+class Distributed:
+    """How often which values came."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class ServingMeter:
+    """What was asked, and what became of it."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.seconds, self.batch_rows = Distributed(SECONDS), Distributed(tuple(map(float, ROWS)))
+        self.rows = 0
+        self.in_progress = 0
+
+    def ended(self, status: int, seconds: float) -> None:
+        """Count a predict request by its status."""
+        if status < 400:
+            outcome = "answered"
+        elif status == 503:
+            outcome = "busy"
+        else:
+            outcome = "refused" if status < 500 else "failed"
+        self.requests[outcome] += 1
+        self.seconds.add(seconds)
+
+    def called(self, rows: int) -> None:
+        """Count a call of the model."""
+        self.rows += rows
+        self.batch_rows.add(rows)
 
 
 class ServingCollector(Collector):
     """Collects from one server."""
 
     def __init__(
-        self,
-        name: str,
-        board: Callable[[], ServingBoard],
-        meter: ServingMeter,
-        ready: Callable[[], bool],
-        orders: Orders,
+        self, name: str, board: Callable[[], ServingBoard], meter: ServingMeter, ready: Callable[[], bool]
     ) -> None:
-        self._name, self._board, self._meter, self._ready, self._orders = name, board, meter, ready, orders
+        self._name, self._board, self._meter, self._ready = name, board, meter, ready
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -71,10 +116,17 @@ class ServingCollector(Collector):
         yield Reading("serve_request_seconds", _seen(meter.seconds))
         yield Reading("serve_rows_total", meter.rows)
         yield Reading("serve_batch_rows", _seen(meter.batch_rows))
-        yield Reading("serve_swaps_total", meter.swaps)
-        yield Reading("serve_load_failures_total", meter.load_failures)
-        yield from (Reading("serve_orders_total", count, labels) for labels, count in self._orders().items())
-        yield from _of_the_process()
+        yield Reading("serve_swaps_total", board.swaps)
+        yield Reading("serve_load_failures_total", board.load_failures)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        yield Reading("serve_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
+        yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)
+        try:
+            with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - memory, not a disk
+                pages = int(file.read().split()[1])
+        except OSError:
+            return
+        yield Reading("serve_process_resident_memory_bytes", pages * resource.getpagesize())
 
     def _family(self, short: str, readings: Iterable[Reading]) -> Metric:
         metric = next(each for each in SERVING if each.short == short)
@@ -95,15 +147,3 @@ class ServingCollector(Collector):
 
 def _seen(values: Distributed) -> Distribution:
     return Distribution(values.bounds, tuple(values.counts), values.total)
-
-
-def _of_the_process() -> Iterator[Reading]:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    yield Reading("serve_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
-    yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - memory, not a disk
-            pages = int(file.read().split()[1])
-    except OSError:
-        return
-    yield Reading("serve_process_resident_memory_bytes", pages * resource.getpagesize())

@@ -45,9 +45,6 @@ class Server:
     def get(self, path: str = "") -> Any:
         return self.http.get(f"/v1/models/{self.name}{path}").json()
 
-    def order(self, what: str, body: Any = None) -> httpx.Response:
-        return self.http.post(f"/v1/models/{self.name}:{what}", json=body)
-
     def wait_for(self, condition: Callable[[], bool]) -> None:
         ends_at = time.monotonic() + _WAIT_S
         while not condition():

@@ -1,4 +1,4 @@
-"""Which version answers: the newest that is whole, or the one that was ordered; and no request notices a swap."""
+"""Which version answers: the newest that is whole, or the one that is set; and no request notices a swap."""
 
 import os
 import signal
@@ -17,6 +17,7 @@ import pytest
 
 from millrace.app.settings import load
 from millrace.app.settings.sections.api import ApiSettings
+from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.exports.served_markers import served_versions
 from tests.app.api_rig import CONFIG as TRAINERS
 from tests.app.api_rig import Rig, running
@@ -95,29 +96,9 @@ def test_a_damaged_version_never_answers_and_the_one_before_goes_on(tmp_path: Pa
         assert (state["state"], state["status"]["error_code"]) == ("END", "DATA_LOSS")
         assert "its SHA-256 differs" in state["status"]["error_message"]
         assert "export 2 is damaged" in server.get("/served")["problem"]
-        refused = server.order("pin", {"version": 2})
-        assert (refused.status_code, server.get("/served")["wanted"]) == (409, "latest")
         exported(root, 3)
         server.answers_with(3)
         assert server.get("/served")["problem"] is None
-
-
-def test_a_pin_is_kept_by_a_restart_until_an_order_or_the_setting_ends_it(tmp_path: Path) -> None:
-    root = exported(tmp_path / "exports" / NAME, 1, 2)
-    with serving(tmp_path, NAME) as server:
-        server.answers_with(2)
-        assert server.order("pin", {"version": 1}).json()["served"] == 1
-        assert server.order("pin", {"version": 9}).status_code == 404
-        assert server.order("pin", {"version": "1"}).status_code == 400
-    exported(root, 3)
-    with serving(tmp_path, NAME) as server:
-        server.answers_with(1)
-        served = server.get("/served")
-        assert (served["newest"], served["order"]["by"]) == (3, "127.0.0.1 over HTTP")
-        assert server.order("follow").json()["served"] == 3
-        server.order("pin", {"version": 1})
-    with serving(tmp_path, NAME, serve__version="2") as server:
-        server.answers_with(2)
 
 
 def test_a_version_beside_the_one_that_answers_can_be_asked_by_number(tmp_path: Path) -> None:
@@ -125,18 +106,38 @@ def test_a_version_beside_the_one_that_answers_can_be_asked_by_number(tmp_path: 
     with serving(tmp_path, NAME, serve__loaded="2", serve__version="1") as server:
         server.answers_with(1)
         server.wait_for(lambda: server.get("/served")["loaded"] == [1, 3])
-        asked = {at: server.predict({"instances": [0.0]}, at) for at in ("", "/labels/canary", "/versions/3")}
-        assert [one.json()["predictions"] for one in asked.values()] == [[1.0], [3.0], [3.0]]
+        asked = {at: server.predict({"instances": [0.0]}, at) for at in ("", "/versions/3")}
+        assert [one.json()["predictions"] for one in asked.values()] == [[1.0], [3.0]]
         assert server.predict({"instances": [0.0]}, "/versions/2").status_code == 404
 
 
 def test_what_is_served_is_marked_so_that_it_is_not_pruned(tmp_path: Path) -> None:
     root = exported(tmp_path / "exports" / NAME, 1, 2)
-    with serving(tmp_path, NAME) as server:
-        server.answers_with(2)
-        server.order("pin", {"version": 1})
+    with serving(tmp_path, NAME, serve__version="1") as server:
+        server.answers_with(1)
         server.wait_for(lambda: served_versions(root) == {1})
     assert served_versions(root) == {1}
+
+
+def test_a_version_that_is_set_is_held_while_newer_ones_come(tmp_path: Path) -> None:
+    root = exported(tmp_path / "exports" / NAME, 1, 2)
+    with serving(tmp_path, NAME, serve__version="1") as server:
+        server.answers_with(1)
+        exported(root, 3)
+        server.wait_for(lambda: server.get("/served")["newest"] == 3)
+        assert answer(server) == (1.0, 1)
+        assert 'serve_pinned{model="half"} 1.0' in server.http.get("/metrics").text
+
+
+def test_a_pin_that_was_ordered_over_http_is_refused_until_the_setting_says_it(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1, 2)
+    order = tmp_path / "serve" / NAME / "order.json"
+    order.parent.mkdir(parents=True)
+    order.write_text('{"format": 1, "version": 1, "by": "ops", "at": "2026-11-24T10:00:00Z", "setting": "latest"}')
+    with pytest.raises(ConfigError, match=r"order\.json pins version 1.*serve\.version"):
+        Server(tmp_path, NAME)
+    with serving(tmp_path, NAME, serve__version="1") as server:
+        server.answers_with(1)
 
 
 def test_without_a_version_it_is_alive_and_not_ready_and_says_why(tmp_path: Path) -> None:
@@ -174,23 +175,6 @@ def test_requests_that_come_together_are_one_call_and_keep_their_rows(tmp_path: 
         with ThreadPoolExecutor(6) as pool:
             assert [*pool.map(ask, range(6))] == [[(float(n), n)] * (n + 1) for n in range(6)]
         assert sum(server.server.meter.batch_rows.counts) - before < 6
-
-
-def test_orders_need_a_token_where_the_trainers_do_and_predictions_do_not(tmp_path: Path) -> None:
-    exported(tmp_path / "exports" / NAME, 1)
-    tokens = tmp_path / "tokens"
-    tokens.mkdir()
-    (tokens / "ops").write_text("canary-4711-canary-4711")
-    with serving(tmp_path, NAME, api__tokens_dir=str(tokens)) as server:
-        server.answers_with(1)
-        assert answer(server) == (1.0, 1)
-        assert server.order("pin", {"version": 1}).status_code == 401
-        server.http.headers["authorization"] = "Bearer canary-4711-canary-4711"
-        assert server.order("pin", {"version": 1}).json()["order"]["by"] == "ops over HTTP"
-        assert (
-            'serve_orders_total{model="half",order="pin",outcome="unauthorized"} 1.0'
-            in server.http.get("/metrics").text
-        )
 
 
 def test_reading_tokens_hold_for_predictions_too(tmp_path: Path) -> None:
@@ -231,9 +215,8 @@ def test_versions_are_fetched_over_http_and_answer_while_the_trainer_is_away(tmp
         server.answers_with(1)
         exported(root, 2)
         server.answers_with(2)
-        assert server.order("pin", {"version": 1}).json()["served"] == 1
     with serving(tmp_path, NAME, serve__exports=url, serve__token_file=token) as server:
-        server.answers_with(1)
+        server.answers_with(2)
         assert "nothing answers at" in server.get("/served")["problem"]
 
 

@@ -45,12 +45,12 @@ def test_the_documented_status_request_is_answered_as_documented(half_plus_three
   }
  ]
 }"""
-    for path in ("", "/versions/123", "/labels/stable"):
+    for path in ("", "/versions/123"):
         assert half_plus_three.http.get(f"/v1/models/half_plus_three{path}").text.strip() == documented
 
 
 def test_the_documented_predict_request_is_answered_as_documented(half_plus_three: Server) -> None:
-    for path in ("", "/versions/123", "/labels/stable", "/labels/canary"):
+    for path in ("", "/versions/123"):
         answer = half_plus_three.predict('{"instances": [1.0,2.0,5.0]}', path)
         assert (answer.status_code, answer.json()) == (200, {"predictions": [3.5, 4.0, 5.5]})
         assert answer.headers["content-type"] == "application/json"
@@ -121,7 +121,10 @@ def test_a_bad_request_says_where_it_is_wrong(body: str, said: str, half_plus_th
         ("POST", "/v1/models/half_plus_three", 400),
         ("POST", "/v1/models/half_plus_three:foo", 400),
         ("POST", "/v1/models/half_plus_three:regress", 400),
-        ("POST", "/v1/models/half_plus_three/labels/foo:predict", 400),
+        ("POST", "/v1/models/half_plus_three/labels/stable:predict", 410),
+        ("GET", "/v1/models/half_plus_three/labels/canary", 410),
+        ("POST", "/v1/models/half_plus_three:pin", 410),
+        ("POST", "/v1/models/half_plus_three:follow", 410),
         ("POST", "/v1/models/half_plus_three/versions/foo:predict", 400),
         ("POST", "/v1/models/half_plus_three/versions/7:predict", 404),
         ("GET", "/v1/models/half_plus_three/versions/7", 404),

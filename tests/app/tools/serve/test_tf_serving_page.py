@@ -91,8 +91,8 @@ def test_special_numbers_are_tokens_in_both_directions(server: Server) -> None:
     assert '"scaled": [1.0, -3.14, NaN, Infinity, -Infinity]' in text
 
 
-def test_metadata_of_a_version_and_of_a_label_have_every_signature(server: Server) -> None:
-    for path in ("/metadata", "/versions/1/metadata", "/labels/stable/metadata"):
+def test_metadata_of_a_version_has_every_signature(server: Server) -> None:
+    for path in ("/metadata", "/versions/1/metadata"):
         found = server.get(path)
         assert found["model_spec"] == {"name": "page", "signature_name": "", "version": "1"}
         shown = found["metadata"]["signature_def"]["signature_def"]
