@@ -10,9 +10,10 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints, runtime_checkable
 
-from pydantic import ConfigDict, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer
 
 Kind = Literal["counter", "gauge", "histogram"]
 PREFIX = "millrace_"
@@ -30,6 +31,10 @@ class Metric:
     """What it is, and which value is bad, where one can be. On a field: what follows the field's own text."""
     labels: tuple[str, ...]
     """Besides `model`."""
+    elapsed: bool = False
+    """Whether the field is a moment, and the reading the seconds since then. Then `help` is the whole text."""
+    unless: float | None = None
+    """The reading while the field is None; None for no reading."""
 
     @property
     def name(self) -> str:
@@ -50,6 +55,11 @@ def counter(short: str, text: str, *labels: str) -> Metric:
 def histogram(short: str, text: str, *labels: str) -> Metric:
     """Return a metric of how often which values came."""
     return Metric(short=short, kind="histogram", help=text, labels=labels)
+
+
+def elapsed(short: str, text: str, *, unless: float | None = None) -> Metric:
+    """Return a metric of the seconds since the moment that a field holds."""
+    return Metric(short=short, kind="gauge", help=text, labels=(), elapsed=True, unless=unless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +96,8 @@ Reported: TypeAlias = PartFigures | Mapping[str, PartFigures]
 class Reporter(Protocol):
     """A part that reports figures."""
 
-    def figures(self) -> Reported:
-        """Return what the part reports now; an empty mapping for nothing."""
+    def figures(self) -> Reported | None:
+        """Return what the part reports now; None or an empty mapping for nothing."""
         ...
 
 
@@ -113,7 +123,8 @@ def metrics_of(kind: type[PartFigures]) -> Mapping[str, Metric]:
     for field, marks, sentence in _described(kind):
         for mark in marks:
             if isinstance(mark, Metric):
-                found[field] = replace(mark, labels=(*labels, *mark.labels), help=f"{sentence} {mark.help}".strip())
+                text = mark.help if mark.elapsed else f"{sentence} {mark.help}".strip()
+                found[field] = replace(mark, labels=(*labels, *mark.labels), help=text)
     _KNOWN[kind] = found
     return found
 
@@ -148,3 +159,16 @@ def to_float32(value: float) -> float:
 
 Float32 = Annotated[float, PlainSerializer(to_float32, return_type=float)]
 """A number that `/status` shows to the digits that float32 holds."""
+
+
+def moment(seconds: float) -> str:
+    """Return seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Moment = Annotated[
+    float,
+    BeforeValidator(lambda value: datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value),
+    PlainSerializer(moment, return_type=str),
+]
+"""Seconds since 1970, which `/status` shows as ISO 8601."""

@@ -56,7 +56,7 @@ def places() -> Iterator[tuple[str, Metric | NoMetric]]:
         if kind.within is not None:
             whole = ".".join([*kind.within.split(), kind.name, *("*" for _ in kind.per.split())])
             for field, metric in metrics_of(kind).items():
-                if field in (one.name for one in fields(kind)):  # type: ignore[arg-type]  # each is a dataclass
+                if not metric.elapsed and field in (one.name for one in fields(kind)):  # type: ignore[arg-type]  # each is a dataclass
                     yield f"{whole}.{field}{'.*' if len(metric.labels) > bool(kind.per) else ''}", metric
             for field, why in numbers_without_metric(kind).items():
                 yield f"{whole}.{field}", why
@@ -68,14 +68,16 @@ def shown_within(within: str, figures: Mapping[str, Reported]) -> dict[str, Any]
     return {name: found for name, found in figures.items() if name in names}
 
 
-def readings(figures: Mapping[str, Reported]) -> Iterator[Reading]:
-    """Yield the readings of all figures; none of a value that is not known."""
+def readings(figures: Mapping[str, Reported], at: float) -> Iterator[Reading]:
+    """Yield the readings of all figures at this time, seconds since 1970; none of a value that is not known."""
     for found in figures.values():
         each = found.items() if isinstance(found, Mapping) else [("", found)]
         for label, one in each:
             labels = (label,) if label else ()
             for field, metric in metrics_of(type(one)).items():
                 value = getattr(one, field)
+                if metric.elapsed:
+                    value = metric.unless if value is None else max(0.0, at - value)
                 if isinstance(value, Mapping):
                     yield from (Reading(metric.short, inner, (*labels, key)) for key, inner in value.items())
                 elif value is not None:

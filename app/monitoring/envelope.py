@@ -3,8 +3,8 @@
 import time
 from typing import TYPE_CHECKING, TypedDict
 
-from millrace.app.monitoring.shapes import moment
 from millrace.app.version import version
+from millrace.consumers.metric import moment
 
 if TYPE_CHECKING:
     from millrace.app.monitoring.snapshot import Snapshot  # which loads TensorFlow, and not all who use errors need it

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from millrace.app.monitoring.all_figures import with_figures
-from millrace.app.monitoring.export_models import ExportsView
 from millrace.app.monitoring.group_models import GroupView
 from millrace.app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
 
@@ -238,6 +237,7 @@ class KafkaView(Shape):
     topics: list[str]
 
 
+@with_figures("")
 class Status(Answer):
     """Everything at a glance."""
 
@@ -262,7 +262,6 @@ class Status(Answer):
     """All commands to skip, the earliest first."""
     rewound: RewoundView | None = None
     model: ModelView
-    exports: ExportsView | None = None
     kafka: KafkaView
     group: GroupView | None = None
     """The workers that learn this model together; left out where there is one."""

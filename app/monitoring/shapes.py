@@ -1,14 +1,10 @@
 """What all answers are made of: times, rounded numbers, and the shapes' base. Pure."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-
-def moment(seconds: float) -> str:
-    """Return seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+from millrace.consumers.metric import moment
 
 
 def event_moment(time_ms: int) -> str:

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.app.service.exporting import ExportFigures
 from millrace.app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
-from millrace.app.service.kept_history import KeptFigures
 from millrace.app.service.lost_history import LostHistory
 from millrace.app.settings import Settings
 from millrace.app.version import version
 from millrace.consumers.dead_letters.letter import DeadLetterStatistics
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.kafka.statistics import SourceStatistics
+from millrace.consumers.metric import Reported, reported_by
 from millrace.consumers.records import Partition
 from millrace.training.ledger.ledger import LedgerStatistics
 from millrace.training.recovery.crash_guard import CrashLoop
@@ -66,10 +65,8 @@ class Snapshot:
     """What shows that this name has learnt before, where this start has found no checkpoint."""
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
-    exports: ExportFigures | None
-    """How the exports beside the training stand; None where no setting names a folder for them."""
-    kept_history: KeptFigures
-    """What became of the files of the page's history."""
+    figures: Mapping[str, Reported]
+    """What the parts of the service and of the trainer's state report, by name."""
     group: GroupReport | None
     """The group of which this process is a worker; None where it learns alone."""
 
@@ -103,7 +100,7 @@ class Snapshot:
 
 def take(service: "Service") -> Snapshot:
     """Read everything now; safe on any thread."""
-    running = service.running
+    running, posting = service.running, service.board.latest
     return Snapshot(
         at=time.time(),
         clock=time.monotonic(),
@@ -117,13 +114,12 @@ def take(service: "Service") -> Snapshot:
         letters=running.dead_letters.statistics(),
         source=service.source.statistics(),
         stream=running.stream_statistics(),
-        posting=service.board.latest,
+        posting=posting,
         crash_loop=running.guard.loop,
         guard_holds=running.guard.holds,
         held=service.holding.now(),
         lost_history=service.lost_history,
         provenance=running.provenance,
-        exports=service.exporting.now(),
-        kept_history=service.kept_history.figures(),
+        figures={**reported_by(vars(service).values()), **(posting.figures if posting else {})},
         group=service.board.group,
     )

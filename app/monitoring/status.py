@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from millrace.app.monitoring.all_figures import shown_within
 from millrace.app.monitoring.envelope import stamp
-from millrace.app.monitoring.export_models import ExportsView
 from millrace.app.monitoring.group_view import group_of
 from millrace.app.monitoring.lag import partition_lags, retention_s_left
 from millrace.app.monitoring.lineage_view import rewound_of, skips_of
@@ -30,7 +29,6 @@ from millrace.app.monitoring.record_flow import balanced, flow_of
 from millrace.app.monitoring.snapshot import Snapshot
 from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
 from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
-from millrace.app.service.exporting import ExportFigures
 from millrace.consumers.metric import to_float32
 from millrace.consumers.units import format_duration
 from millrace.pipelines.stream.offset_counts import OffsetCounts
@@ -58,9 +56,9 @@ def status_of(observation: Observation) -> Status:
         skips=skips_of(snapshot.ledger.orders, snapshot.ledger.partitions),
         rewound=rewound_of(snapshot.ledger.orders),
         model=_model(snapshot),
-        exports=None if snapshot.exports is None else _exports(snapshot.exports),
         kafka=_kafka(snapshot),
         group=group_of(observation),
+        **shown_within("", snapshot.figures),
     )
 
 
@@ -171,7 +169,7 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,
         hyperparameters_changed=posting.changes or None,
-        **shown_within("training", posting.figures),
+        **shown_within("training", snapshot.figures),
     )
 
 
@@ -195,11 +193,6 @@ def _model(snapshot: Snapshot) -> ModelView:
         sha256=snapshot.provenance.get("model_sha256"),
         parameters=None if posting is None else posting.model.parameters,
     )
-
-
-def _exports(figures: ExportFigures) -> ExportsView:
-    missing = list(figures.missing) or None
-    return ExportsView(**{**asdict(figures), "missing": missing})
 
 
 def _kafka(snapshot: Snapshot) -> KafkaView:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from millrace.app.service.announcing import Announcing
+from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import Settings
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.log_limit import LogLimit
@@ -59,33 +60,6 @@ class RunExport(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportFigures:
-    """How the exports of this process stand."""
-
-    made: int = 0
-    refused: int = 0
-    """Exports of which nothing was published."""
-    newest: int | None = None
-    """The number of the newest version that this process has had published."""
-    newest_at: float | None = None
-    """Seconds since 1970."""
-    running: int | None = None
-    """The checkpoint that is being exported."""
-    running_since: float | None = None
-    """Seconds since 1970."""
-    missing: tuple[str, ...] = ()
-    """What the gate holds exports back for; empty where it does not."""
-    missing_since: float | None = None
-    """Seconds since 1970."""
-    error: str | None = None
-    """Why the last export was refused; None where it was not."""
-    unannounced: int | None = None
-    """How many versions wait for being announced; None where `export.announce` is not set."""
-    announce_error: str | None = None
-    """Why they wait; None where nothing fails."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     number: int
@@ -108,7 +82,7 @@ class Exporting:
         self._changed, self._stopped = threading.Condition(), threading.Event()
         self._newest: _Candidate | None = None
         self._due = clock()
-        self._figures = ExportFigures()
+        self._figures = ExportFigures(made=0, refused=0)
         self._announcing = Announcing(settings)
         self._thread = threading.Thread(target=self._work, name="exporter", daemon=True)
 
@@ -117,7 +91,7 @@ class Exporting:
         """Whether exports are made beside the training."""
         return self._run is not None and self._export.every is not None
 
-    def now(self) -> ExportFigures | None:
+    def figures(self) -> ExportFigures | None:
         """Return how the exports stand; None where no setting names a folder for them."""
         if self._export.path is None:
             return None
@@ -182,7 +156,7 @@ class Exporting:
             self._hold_back(candidate.number, lacking)
             return
         self._figures = replace(
-            self._figures, missing=(), missing_since=None, running=candidate.number, running_since=time.time()
+            self._figures, missing=None, missing_since=None, running=candidate.number, running_since=time.time()
         )
         self._due = self._clock() + (self._export.every or 0.0)
         assert self._run is not None, "a thread runs only where there is something to run"
@@ -210,7 +184,7 @@ class Exporting:
 
     def _hold_back(self, number: int, lacking: tuple[str, ...]) -> None:
         """Remember what is missing and since when; report it once, and again when it is something else."""
-        before, since = self._figures.missing, self._figures.missing_since or time.time()
+        before, since = self._figures.missing or (), self._figures.missing_since or time.time()
         self._figures = replace(self._figures, missing=lacking, missing_since=since)
         if {text.partition(" ")[0] for text in lacking} == {text.partition(" ")[0] for text in before}:
             return

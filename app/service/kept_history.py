@@ -18,13 +18,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from millrace.app.service.figures import KeptFigures
 from millrace.consumers.durable_files import replace_durably
 from millrace.consumers.errors import MillraceError
 from millrace.training.checkpoints.lease import FolderLease
@@ -52,16 +53,6 @@ class Curves(Protocol):
     def merge(self, tables: Mapping[str, KeptTables], facts: Mapping[str, Any], at: float) -> None:
         """Add what was copied, up to the time `at`; ValueError or KeyError where it does not fit."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFigures:
-    """What became of the files."""
-
-    ignored: int = 0
-    """Files of earlier processes that could not be used."""
-    failed: int = 0
-    """Writes that have failed."""
 
 
 class KeptHistory:

@@ -119,7 +119,7 @@ def exporting(where: Mapping[str, str], exports: int, rest_s: float) -> tuple[Pa
 
 def made(host: Hosted) -> int:
     """How many versions were published; an export that was refused ends the case."""
-    figures = host.service.exporting.now()
+    figures = host.service.exporting.figures()
     if figures is None or figures.refused:
         raise SystemExit(f"an export was refused: {figures and figures.error}")
     return figures.made

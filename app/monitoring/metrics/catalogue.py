@@ -8,7 +8,6 @@ from it, alerts and boards may use nothing else.
 from collections.abc import Mapping
 
 from millrace.app.monitoring.all_figures import kinds
-from millrace.app.monitoring.metrics.export_catalogue import EXPORTS
 from millrace.consumers.metric import Metric, counter, gauge, histogram, metrics_of
 
 _TRAINER = (
@@ -47,7 +46,6 @@ _TRAINER = (
     ),
     gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
-    *EXPORTS,
     gauge("model_parameters", "The number of trainable parameters of the model."),
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(
@@ -376,15 +374,6 @@ _PROCESS = (
     gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes without a deployment."),
     gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
     gauge("process_max_fds", "How many file descriptors may be open."),
-    counter(
-        "history_files_ignored",
-        "Files in which an earlier process kept the page's curves and events, and that cannot be used. Bad: more than "
-        "0; the log says why.",
-    ),
-    counter(
-        "history_writes_failed",
-        "Writes of the page's curves and events that failed. Bad: it grows; after a restart the page shows less.",
-    ),
 )
 
 _WRITTEN: Mapping[str, tuple[Metric, ...]] = {

@@ -29,8 +29,6 @@ class OfTheProcess:
         snapshot = observation.snapshot
         yield Reading("build_info", 1, (snapshot.version, *self._versions))
         yield from _deployment(snapshot)
-        yield Reading("history_files_ignored_total", snapshot.kept_history.ignored)
-        yield Reading("history_writes_failed_total", snapshot.kept_history.failed)
         yield Reading("loop_lag_seconds", observation.loop_lag_p99_s, ("api",))
         if snapshot.fetching_began:
             yield Reading("loop_lag_seconds", snapshot.source.loop_lag_p99_s, ("consumer",))

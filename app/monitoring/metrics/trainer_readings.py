@@ -10,7 +10,6 @@ from millrace.app.monitoring.problems import KINDS
 from millrace.app.monitoring.snapshot import Snapshot
 from millrace.app.monitoring.throughput import throughput_of
 from millrace.app.monitoring.verdict import ahead_of_guessing
-from millrace.app.service.exporting import ExportFigures
 from millrace.training.telemetry.group_report import GroupReport
 from millrace.training.telemetry.live_metrics import LiveSnapshot
 from millrace.training.telemetry.phases import Phase
@@ -29,23 +28,10 @@ def of_the_trainer(observation: Observation) -> Iterator[Reading]:
     yield Reading("incarnation", snapshot.ledger.incarnation)
     yield Reading("brake_starts", 0 if snapshot.crash_loop is None else snapshot.crash_loop.starts)
     yield from _group(snapshot.group)
-    yield from _exports(snapshot.exports, snapshot.at)
+    yield from readings(snapshot.figures, snapshot.at)
     if snapshot.posting is not None:
         yield from _posted(snapshot.posting)
         yield from _saves(snapshot.posting, snapshot.at)
-
-
-def _exports(figures: ExportFigures | None, now: float) -> Iterator[Reading]:
-    if figures is None:
-        return
-    yield Reading("exports_total", figures.made)
-    yield Reading("exports_refused_total", figures.refused)
-    yield from known("export_number", figures.newest)
-    yield from known("export_age_seconds", None if figures.newest_at is None else max(0.0, now - figures.newest_at))
-    yield Reading(
-        "export_held_back_seconds", 0.0 if figures.missing_since is None else max(0.0, now - figures.missing_since)
-    )
-    yield from known("exports_unannounced", figures.unannounced)
 
 
 def _group(group: GroupReport | None) -> Iterator[Reading]:
@@ -71,7 +57,6 @@ def _posted(posting: Posting) -> Iterator[Reading]:
     yield Reading("learning_rate", posting.learning_rate)
     yield Reading("model_parameters", posting.model.parameters)
     yield Reading("replicas", posting.model.replicas)
-    yield from readings(posting.figures)
     yield from _live(posting.live)
 
 

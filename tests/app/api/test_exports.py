@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.app.service.exporting import ExportFigures
+from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import load
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from tests.app.api_rig import CONFIG, Client, Rig, is_problem
@@ -67,7 +67,7 @@ def test_without_a_folder_there_are_no_exports(api: Client) -> None:
 def test_status_and_metrics_say_what_is_missing_and_since_when(serving: Client, rig: Rig) -> None:
     since = time.time() - 100.0
     figures = ExportFigures(made=2, refused=1, newest=7, newest_at=since, missing=("auc is 0.2",), missing_since=since)
-    rig.service.exporting.now = lambda: figures  # type: ignore[method-assign]  # none are made beside this trainer
+    rig.service.exporting.figures = lambda: figures  # type: ignore[method-assign]  # none are made beside this trainer
     shown = serving.seen("/status")["exports"]
     assert (shown["made"], shown["refused"], shown["newest"], shown["missing"]) == (2, 1, 7, ["auc is 0.2"])
     assert shown["missing_since"].endswith("Z")

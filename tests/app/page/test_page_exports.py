@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from millrace.app.service.exporting import ExportFigures
+from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import load
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.telemetry.events import EventKind
@@ -30,7 +30,7 @@ def versions(rig: Rig, tmp_path: Path) -> VersionFolder:
     config = tmp_path / "exporting.yaml"
     config.write_text(CONFIG + "export: {path: ./exports, every: 5m}\n")
     rig.service.settings = load(config, {}).settings
-    figures(rig, ExportFigures())
+    figures(rig, ExportFigures(made=0, refused=0))
     folder = VersionFolder(tmp_path / "exports" / "clicks")
     with folder.writing():
         publish(folder, 3)
@@ -45,7 +45,7 @@ def url(rig: Rig) -> Iterator[str]:
 
 
 def figures(rig: Rig, now: ExportFigures) -> None:
-    rig.service.exporting.now = lambda: now  # type: ignore[method-assign]  # none are made beside this trainer
+    rig.service.exporting.figures = lambda: now  # type: ignore[method-assign]  # none are made beside this trainer
 
 
 def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
@@ -72,18 +72,18 @@ def test_a_service_that_exports_nothing_is_not_asked_for_exports(browser: Browse
 def test_the_newest_version_and_what_is_held_back_are_a_line_each(
     browser: Browser, versions: VersionFolder, url: str, rig: Rig, width: int, height: int
 ) -> None:
-    figures(rig, ExportFigures(missing=(HELD_BACK,), missing_since=time.time() - 600))
+    figures(rig, ExportFigures(made=0, refused=0, missing=(HELD_BACK,), missing_since=time.time() - 600))
     page = opened(browser, url, width, height)
     expect(page.locator("#exported-version")).to_contain_text("Version 7 exported")
     expect(page.locator("#exported-version")).to_contain_text("ago · accuracy 0.500")
     expect(page.locator("#exporting")).to_contain_text(f"for 10 min: {HELD_BACK}.")
     with versions.writing():
         publish(versions, 9)
-    figures(rig, ExportFigures(made=1, newest=9, error="no room is left"))
+    figures(rig, ExportFigures(made=1, refused=0, newest=9, error="no room is left"))
     rig.service.events.report(EventKind.EXPORTED, "Version 9 is published.", version=9)
     expect(page.locator("#exported-version")).to_contain_text("Version 9 exported", timeout=SOON_MS)
     expect(page.locator("#exporting")).to_have_text("The last export was refused: no room is left.")
-    figures(rig, ExportFigures(made=1, newest=9, running=11, running_since=time.time() - 480))
+    figures(rig, ExportFigures(made=1, refused=0, newest=9, running=11, running_since=time.time() - 480))
     expect(page.locator("#exporting")).to_have_text("Checkpoint 11 is being exported, for 8 min now.", timeout=SOON_MS)
     page.get_by_role("button", name="Versions").press("Enter")
     rows = page.get_by_role("dialog", name="The exported versions").locator("tbody tr")

@@ -83,17 +83,17 @@ def test_a_gate_says_once_what_is_missing_and_since_when(
     with exporting(settings, runs, events) as thread:
         for number in (1, 2):
             thread.durable(made_at(manifest, number, 0.25), Ledger(), Meter(time.monotonic))
-            wait_for(lambda: (found := thread.now()) is not None and found.missing != (), timeout=10)
-        held = thread.now()
+            wait_for(lambda: (found := thread.figures()) is not None and found.missing is not None, timeout=10)
+        held = thread.figures()
         assert held is not None
         assert held.missing == ("accuracy is 0.25, and accuracy >= 0.5 is asked",)
         assert held.missing_since is not None
         assert time.time() - held.missing_since < 60
         thread.durable(made_at(manifest, 3, 0.75), Ledger(), Meter(time.monotonic))
-        wait_for(lambda: (found := thread.now()) is not None and found.made == 1, timeout=10)
-        passed = thread.now()
+        wait_for(lambda: (found := thread.figures()) is not None and found.made == 1, timeout=10)
+        passed = thread.figures()
     assert passed is not None
-    assert (passed.newest, passed.missing, passed.missing_since) == (3, (), None)
+    assert (passed.newest, passed.missing, passed.missing_since) == (3, None, None)
     assert runs.asked == [3]
     assert [pin.number for pin in Pins(folder_in(tmp_path)).all()] == [3], "it may be pruned before a process starts"
     assert kinds(events) == ["export_held_back", "exported"]
@@ -106,10 +106,10 @@ def test_an_export_that_fails_is_an_event_and_the_next_is_made(
     works, runs.answer = runs.answer, ExportVerdict(manifest=None, error="the volume is full")
     with exporting(settings, runs, events) as thread:
         thread.durable(made_at(manifest, 1, 0.75), Ledger(), Meter(time.monotonic))
-        wait_for(lambda: (found := thread.now()) is not None and found.refused == 1, timeout=10)
+        wait_for(lambda: (found := thread.figures()) is not None and found.refused == 1, timeout=10)
         runs.answer = works
         thread.durable(made_at(manifest, 2, 0.75), Ledger(), Meter(time.monotonic))
-        wait_for(lambda: (found := thread.now()) is not None and found.made == 1, timeout=10)
+        wait_for(lambda: (found := thread.figures()) is not None and found.made == 1, timeout=10)
     texts = [event.text for event in events.since()]
     assert texts[0] == "Checkpoint 1 is not exported: the volume is full. It is tried again with a later one, in 1s."
     assert texts[1] == "Version 2 is published, proven on 256 records."
@@ -174,7 +174,7 @@ def test_the_log_says_what_becomes_of_each_export(
             assert said(f"checkpoint {number} is being exported")
         saved(5)
         assert hangs.wait(10)
-        assert (now := thread.now()) is not None
+        assert (now := thread.figures()) is not None
         assert (now.running, now.running_since is not None, now.error) == (5, True, None)
     assert said("checkpoint 0 is not exported: it has learnt nothing yet")
     assert said("the export of checkpoint 5 is ended, because the service ends")
@@ -184,13 +184,13 @@ def test_without_an_interval_nothing_is_started(load_text: LoadText, manifest: M
     thread = Exporting(load_text(FIVE_LINES + "\nexport: {path: ./exports}\n").settings, Events().report, Exports())
     thread.start()
     thread.durable(manifest, Ledger(), Meter(time.monotonic))
-    assert (found := thread.now()) is not None
+    assert (found := thread.figures()) is not None
     assert (found.made, found.running) == (0, None)
     thread.stop()
 
 
 def test_without_a_folder_there_is_nothing_to_report(load_text: LoadText) -> None:
-    assert Exporting(load_text(FIVE_LINES).settings, Events().report, Exports()).now() is None
+    assert Exporting(load_text(FIVE_LINES).settings, Events().report, Exports()).figures() is None
 
 
 def priority() -> tuple[int, str]:
