@@ -226,7 +226,7 @@ TEETH = (
     Tooth(23, "A stop does not wake whoever waits on the empty queue.", "Feed.stop", drop("wake"),
           "test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue[20]", 120),
     Tooth(27, "What changes something passes no door.", "ApiMiddleware.__call__",
-          decides("is_command", "scope['method'] == 'BREW'"), "test_every_route_that_changes_something_needs_a_token"),
+          decides("_READS", "scope['method'] == 'BREW'"), "test_every_route_that_changes_something_needs_a_token"),
     Tooth(27, "A body that announces no length may be of any.", "middleware:_read", decides("max_body_bytes", "False"),
           "test_a_body_in_chunks_that_is_too_large_is_answered_by_413"),
     Tooth(27, "Nothing bounds how many connections a listener keeps.", "make_room", drop("close_now"),
