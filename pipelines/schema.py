@@ -201,7 +201,7 @@ class JsonLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtobufLayout:
-    """Of which message Protobuf records are."""
+    """The message that Protobuf records hold."""
 
     file: Path | None = None
     """The file that describes it: a .proto text, or a serialised FileDescriptorSet with all that it imports."""

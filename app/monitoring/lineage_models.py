@@ -22,7 +22,7 @@ class HistoryView(Shape):
     gaps: int
     lost: int
     truncated: Mapping[str, int] | None = None
-    """Records of which a list was cut to its bound, by feature; left out for none."""
+    """Records with a list that was cut to its bound, by feature; left out for none."""
     former: list["HistoryView"] | None = None
     """The outcomes of earlier topics of the same name, the oldest first."""
 

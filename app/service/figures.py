@@ -16,13 +16,14 @@ class ExportFigures(PartFigures):
     made: Annotated[int, counter("exports", "Bad: it stands still for many times export.every.")]
     """Versions published beside the training."""
     refused: Annotated[int, counter("exports_refused", "Bad: it grows; the events say why.")]
-    """Exports of which nothing was published."""
+    """Exports that published nothing."""
     newest: Annotated[int | None, gauge("export_number", "Bad: far behind millrace_checkpoint_number.")] = None
     """The version that was published last."""
     newest_at: Annotated[
         Moment | None,
         elapsed(
-            "export_age_seconds", "Since a version was published. Bad: many times export.every; an old model is served."
+            "export_age_seconds",
+            "The time since a version was published. Bad: many times export.every; an old model is served.",
         ),
     ] = None
     running: Annotated[int | None, NoMetric("names a checkpoint")] = None
@@ -35,8 +36,8 @@ class ExportFigures(PartFigures):
         Moment | None,
         elapsed(
             "export_held_back_seconds",
-            "How long export.only_if has held exports back; 0 where it does not. Bad: "
-            "it grows; /status says what is missing.",
+            "How long export.only_if has held exports back; 0 if it does not. Bad: it grows; /status says what is "
+            "missing.",
             unless=0.0,
         ),
     ] = None

@@ -71,7 +71,7 @@ OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
 _UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead", "image"})
-MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
+MISSING = "The value to use if the record lacks {}or holds null. Null: such a record is set aside."
 MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
 
@@ -126,8 +126,9 @@ class _Values(Ruled):
     )
     example: Example = Field(
         None,
-        description="A value that a record may hold, or a list of some. A start tries the model and preprocess on it "
-        "where there is no real record to try them on; it is not learnt from. Null: such values are made up.",
+        description="A value that a record may hold, or a list of such values. A start tries the model and preprocess "
+        "on it if there is no real record yet; the model does not learn from it. Null: the start makes "
+        "values up.",
         examples=["2026-11-22T10:00:00Z"],
     )
 
@@ -196,9 +197,9 @@ class _Named(_Values):
 
     field: Source | None = Field(
         None,
-        description="Where the record has it, if not under the model's name: a name, or a path as in user.age and "
-        "items[].price. A backslash takes the next character as it is. $key, $header.NAME, $timestamp, $partition, "
-        "$offset and $topic are what Kafka has beside the value.",
+        description="The field's place in the record, if it differs from the model's name: a name, or a path such as "
+        "user.age or items[].price. A backslash takes the next character as it is. $key, $header.NAME, "
+        "$timestamp, $partition, $offset and $topic are the parts of a Kafka record beside its value.",
     )
 
     @model_validator(mode="before")
@@ -245,9 +246,9 @@ class FeatureSettings(_Named):
     )
     image: Literal["bytes", "base64"] | None = Field(
         None,
-        description="The record holds an image, JPEG or PNG, as its bytes or as text in base64, and the model gets its "
-        "pixels from 0 to 255: with shape: [height, width, channels], to which it is resized, and dtype: uint8 or "
-        "float32. One that cannot be decoded is set aside. Null: it is none.",
+        description="The record holds an image, JPEG or PNG, as bytes or as base64 text. The model gets its pixels, "
+        "from 0 to 255, resized to shape: [height, width, channels], with dtype: uint8 or float32. A "
+        "record whose image cannot be decoded is set aside. Null: the field is no image.",
         examples=["base64"],
     )
 
@@ -301,8 +302,8 @@ class _Label(_Values):
         None,
         ge=1,
         le=10_000,
-        description="With windows: the label is that of the record that comes so many records of the same key after "
-        "the newest of the sequence. Null: that of the newest.",
+        description="With windows: the label is that of a later record of the same key, this many records after the "
+        "newest of the sequence. Null: the label is that of the newest record.",
     )
 
     @model_validator(mode="before")
@@ -325,7 +326,7 @@ class LabelSettings(_Label, _Named):
 class OneLabelSettings(_Label):
     """A single label, named by its field."""
 
-    field: Source = Field(description="Where the record has it: a name, or a path.", examples=["clicked"])
+    field: Source = Field(description="The field's place in the record: a name, or a path.", examples=["clicked"])
     dtype: DType = Field("float32", description="The field's type.")
 
     def to_field(self) -> schema.Field:

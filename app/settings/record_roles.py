@@ -18,7 +18,7 @@ from millrace.pipelines.schema import DType, TimeFormat
 class WeightSettings(Ruled):
     """The field that holds the sample weight of a record."""
 
-    field: Source = Field(description="Where the record has it, a number: a name, or a path.", examples=["weight"])
+    field: Source = Field(description="The number's place in the record: a name, or a path.", examples=["weight"])
     missing: float | None = Field(None, description=MISSING.format("it "))
     min: Bound = Field(None, description=MIN)
     max: Bound = Field(None, description=MAX)
@@ -40,15 +40,15 @@ class WeightSettings(Ruled):
 class EventTimeSettings(Ruled):
     """The field that holds the event time."""
 
-    field: Source = Field(description="Where the record has it: a name, or a path.", examples=["happened_at"])
+    field: Source = Field(description="The field's place in the record: a name, or a path.", examples=["happened_at"])
     format: schema.TimeUnit = Field(
         "ms",
-        description="How the record has it. Integers since 1970: ms, us or ns. s: seconds, which may have a fraction. "
-        "iso8601: a text, as in 2026-11-22T10:00:00.25+01:00.",
+        description="The form of the time. ms, us, ns: an integer since 1970. s: seconds since 1970, which may have a "
+        "fraction. iso8601: a text such as 2026-11-22T10:00:00.25+01:00.",
     )
     zone: str | None = Field(
         None,
-        description="Where texts without a zone were written. Null: a record with such a text is set aside.",
+        description="The time zone of texts that name none. Null: a record with such a text is set aside.",
         examples=["Europe/Berlin"],
     )
     min: Count | None = Field(

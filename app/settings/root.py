@@ -47,25 +47,30 @@ class Settings(Section):
         examples=["clicks"],
         json_schema_extra={"pattern": f"^{_NAME.pattern}$"},
     )
-    kafka: KafkaSettings = Field(description="Where the records come from. Kafka's own names where it has one.")
+    kafka: KafkaSettings = Field(
+        description="Where the records come from. If Kafka has a name for a setting, the setting bears it."
+    )
     records: RecordsSettings = Field(description="What a record holds.")
     model: ModelSettings = Field(description="What learns.")
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
-    balance: BalanceSettings = Field(BalanceSettings(), description="How much each class counts in what is learnt.")
-    windows: WindowSettings = Field(WindowSettings(), description="Records as sequences of the last ones of their key.")
-    reservoir: ReservoirSettings = Field(
-        ReservoirSettings(), description="A memory of what was learnt, some of which is learnt again beside each batch."
+    balance: BalanceSettings = Field(BalanceSettings(), description="How much each class counts in the learning.")
+    windows: WindowSettings = Field(
+        WindowSettings(), description="Sequences of the last records of a key, instead of single records."
     )
-    scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
-    memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
-    checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
-    export: ExportSettings = Field(ExportSettings(), description="Versions of the model for others to serve.")
+    reservoir: ReservoirSettings = Field(
+        ReservoirSettings(),
+        description="A sample of the rows that were learnt; some of them are learnt again beside each batch.",
+    )
+    scale: ScaleSettings = Field(ScaleSettings(), description="A group of processes that learn the model together.")
+    memory: MemorySettings = Field(MemorySettings(), description="The memory between Kafka and the model.")
+    checkpoints: CheckpointSettings = Field(description="The checkpoints, from which a restart resumes.")
+    export: ExportSettings = Field(ExportSettings(), description="Versions of the model that other programs serve.")
     archive: ArchiveSettings = Field(
-        ArchiveSettings(), description="Where the topics' records are kept beyond Kafka's retention."
+        ArchiveSettings(), description="The topics' records, kept beyond Kafka's retention."
     )
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
     serve: ServeSettings = Field(
-        ServeSettings(), description="Answering requests with exports of the model: `millrace serve`."
+        ServeSettings(), description="The server that answers requests with exports of the model: `millrace serve`."
     )
     stop: StopSettings = Field(StopSettings(), description="How the service ends.")
     limits: LimitSettings = Field(

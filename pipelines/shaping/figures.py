@@ -13,17 +13,17 @@ class ReservoirFigures(PartFigures):
     name: ClassVar = "reservoir"
     within: ClassVar = "training"
 
-    rows: Annotated[int, gauge("reservoir_rows", "Bad: fewer than reservoir.size for ever.")]
-    """Rows of the past that `reservoir` holds."""
+    rows: Annotated[int, gauge("reservoir_rows", "Bad: it stays below reservoir.size.")]
+    """Past rows that `reservoir` holds."""
     size: Annotated[int, NoMetric("is in the settings")]
     """The most rows that it may hold."""
     seen: Annotated[int, gauge("reservoir_seen_records", "Bad: it falls without a rewind.")]
-    """Records that they are a uniform sample of."""
+    """Records that the rows are a uniform sample of."""
     age: Annotated[
         int,
-        gauge("reservoir_age_records", "Bad: of a world that is no more; then replay slows the model down."),
+        gauge("reservoir_age_records", "Bad: from before the stream changed; then replay slows the model down."),
     ]
-    """How many records were learnt since half of the rows were."""
+    """The median age of the rows, in records that were learnt since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class ClassFigures(PartFigures):
     within: ClassVar = "training"
     per: ClassVar = "class"
 
-    share: Annotated[Float32, gauge("class_share", "Bad: it moves away from what is known of the world.")]
-    """The share of the stream that each class of `balance` has."""
-    weight: Annotated[Float32, gauge("class_weight", "Bad: hundreds; single records then rule.")]
-    """By what the updates of the class are multiplied."""
+    share: Annotated[Float32, gauge("class_share", "Bad: it departs from the share that the class is known to have.")]
+    """The share of each class of `balance` on the stream."""
+    weight: Annotated[Float32, gauge("class_weight", "Bad: hundreds; single records then dominate.")]
+    """The factor by which the updates of the class are multiplied."""
     learnt_share: Annotated[
         Float32, gauge("class_learnt_share", "Bad: far from balance.target for hours; the class does not come.")
     ]
-    """The share that the class has in what is learnt."""
+    """The share of the class in the learning."""

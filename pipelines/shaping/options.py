@@ -26,7 +26,7 @@ def number_of(one: str) -> float:
 
 
 class ReservoirSettings(ShapingSection):
-    """A memory of what was learnt, some of which is learnt again beside each batch."""
+    """A sample of the rows that were learnt; some of them are learnt again beside each batch."""
 
     of_rows = False
     alone = "a reservoir"
@@ -35,16 +35,16 @@ class ReservoirSettings(ShapingSection):
         None,
         ge=1,
         le=100_000_000,
-        description="How many rows are remembered: a uniform sample of all that were learnt. They are held once, and "
-        "are in each checkpoint. Null: none.",
+        description="The number of rows that are remembered, a uniform sample of all learnt rows. They are held once, "
+        "and are in each checkpoint. Null: no row is.",
         examples=[100_000],
     )
     share: Share = Field(
         0.2,
         gt=0,
         le=0.9,
-        description="The share of them in what is learnt: with 0.2, or 20 %, one is learnt again beside each four that "
-        "are new.",
+        description="The share of remembered rows in the learning: with 0.2, or 20 %, one remembered row is learnt "
+        "beside every four new rows.",
     )
 
     @property

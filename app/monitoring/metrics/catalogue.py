@@ -1,6 +1,6 @@
 """The catalogue: every metric, with its kind, its labels, and which value of it is bad.
 
-Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` where it only ever grows.
+Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` if it only ever grows.
 Every series bears the label `model`, the config's name, beside those that stand here. Pure; `docs/metrics.md` is made
 from it, alerts and boards may use nothing else.
 """
@@ -11,11 +11,11 @@ from millrace.app.monitoring.all_figures import kinds
 from millrace.consumers.metric import Metric, counter, gauge, histogram, metrics_of
 
 _TRAINER = (
-    gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
+    gauge("alive", "1 if /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
     gauge(
         "ready",
-        "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, a crash "
-        "loop, or a flood of bad records; /readyz says which.",
+        "1 if /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, a crash loop, or "
+        "a flood of bad records; /readyz says which.",
     ),
     gauge(
         "problem",
@@ -25,7 +25,8 @@ _TRAINER = (
     gauge("phase", "1 for the phase that the trainer is in, 0 for the others. failed is bad.", "phase"),
     gauge(
         "phase_seconds",
-        "Since the trainer entered its phase or last showed progress in it. Bad: near millrace_phase_limit_seconds.",
+        "The time since the trainer entered its phase or last showed progress in it. Bad: near "
+        "millrace_phase_limit_seconds.",
     ),
     gauge(
         "phase_limit_seconds",
@@ -35,8 +36,8 @@ _TRAINER = (
     gauge(
         "trainer_time_ratio",
         "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving, and "
-        "in a group workers (waiting for the others). Bad: saving is more than a little; where the lag grows, the "
-        "largest share is the one to reduce.",
+        "in a group workers (waiting for the others). Bad: saving is more than a little; if the lag grows, the largest "
+        "share is the one to reduce.",
         "spent",
     ),
     gauge(
@@ -50,8 +51,8 @@ _TRAINER = (
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(
         "brake_starts",
-        "Starts in a row that died in a call, for which this one came up paused. Not 0 is bad: a record kills "
-        "the process; /status names it.",
+        "Starts in a row that died in a call, so that this start came up paused. Not 0 is bad: a record kills the "
+        "process; /status names it.",
     ),
 )
 
@@ -75,8 +76,8 @@ _RECORDS = (
     ),
     counter(
         "records_truncated",
-        "Records of which a list was cut to its bound, by feature; they also count as learnt or set aside. "
-        "Bad: more than a few, since the model never sees what is cut off; give the feature a larger shape.",
+        "Records with a list that was cut to its bound, by feature; they also count as learnt or set aside. Bad: more "
+        "than a few, since the model never sees what is cut off; give the feature a larger shape.",
         "feature",
     ),
     gauge(
@@ -91,8 +92,8 @@ _RECORDS = (
     ),
     gauge(
         "balanced",
-        "1 where every offset and record is accounted for exactly once. 0 is bad: a defect of millrace; stop and "
-        "report it.",
+        "1 if every offset and record is accounted for exactly once. 0 is bad: a defect of millrace; stop and report "
+        "it.",
     ),
     counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
     counter(
@@ -142,17 +143,17 @@ _LAG = (
     ),
     gauge(
         "lag_seconds",
-        "How long ago the newest record that was learnt was written; 0 when nothing is left. Absent where its "
-        "timestamp is more than a minute ahead. Bad: more than the users of the model accept.",
+        "How long ago the newest record that was learnt was written; 0 when nothing is left. Absent if its timestamp "
+        "is more than a minute ahead. Bad: more than the users of the model accept.",
     ),
     gauge(
         "catch_up_seconds",
-        "Time until the lag is 0 at the rates of the last minute. Absent where it would never be 0, which is bad.",
+        "Time until the lag is 0 at the rates of the last minute. Absent if it would never be 0, which is bad.",
     ),
     gauge(
         "retention_left_seconds",
         "Time until Kafka may remove the oldest record that is not learnt. Bad: near 0, since what is removed is lost. "
-        "Absent where Kafka removes none for their age.",
+        "Absent if Kafka removes no record for its age.",
     ),
     gauge(
         "partition_lag_records",
@@ -162,7 +163,7 @@ _LAG = (
     ),
     gauge(
         "partition_lag_seconds",
-        "How long ago the newest of the partition that was learnt was written. Bad: one is far above the others.",
+        "How long ago the newest learnt record of the partition was written. Bad: one is far above the others.",
         "topic",
         "partition",
     ),
@@ -198,22 +199,21 @@ _LAG = (
 _LIVE = (
     gauge(
         "live_value",
-        "What the model scored over the window on records that it had not learnt yet, by compiled metric. Bad: worse "
-        "than millrace_live_baseline, as the model then knows nothing.",
+        "The model's score over the window on records that it had not learnt yet, by compiled metric. Bad: worse than "
+        "millrace_live_baseline, as the model then knows nothing.",
         "metric",
     ),
     gauge(
         "live_baseline",
-        "What guessing would have scored over the window: the base rate, the mean or the median of the labels, "
-        "whichever the metric rewards; weighted as the metric is.",
+        "The score of guessing over the window: the base rate, the mean or the median of the labels, whichever the "
+        "metric rewards; weighted as the metric is.",
         "metric",
     ),
-    gauge("live_watched_value", "What the metric scored by which the model is judged.", "metric"),
-    gauge("live_watched_baseline", "What guessing would have scored in that metric.", "metric"),
+    gauge("live_watched_value", "The score in the metric by which the model is judged.", "metric"),
+    gauge("live_watched_baseline", "The score of guessing in that metric.", "metric"),
     gauge(
         "live_watched_ahead",
-        "By how much the watched metric is better than that of guessing, whether higher or lower is better. Bad: less "
-        "than 0.",
+        "The lead of the watched metric over guessing, whether higher or lower is better. Bad: less than 0.",
         "metric",
     ),
     gauge("live_records", "Records scored in the window; with few of them the values say little."),
@@ -225,8 +225,8 @@ _LIVE = (
     ),
     gauge(
         "live_cumulative_value",
-        "What the model has scored since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value "
-        "for long, as the model was better before.",
+        "The model's score since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value for "
+        "long, as the model was better before.",
         "metric",
     ),
     gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
@@ -239,7 +239,7 @@ _CHECKPOINTS = (
     ),
     gauge(
         "checkpoint_age_seconds",
-        "Since the newest durable checkpoint. Bad: many times checkpoints.every while "
+        "The time since the newest durable checkpoint. Bad: many times checkpoints.every while "
         "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
     ),
     gauge(
@@ -267,7 +267,7 @@ _CHECKPOINTS = (
 )
 
 _KAFKA = (
-    gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: check the brokers."),
+    gauge("kafka_connected", "1 if Kafka answered about a second ago. 0 for long is bad: check the brokers."),
     counter(
         "commits",
         "Commits to the group, accepted or refused. Bad: refused grows; the training is not affected, lag tools see "
@@ -295,7 +295,7 @@ _KAFKA = (
     ),
     gauge(
         "dead_letters_limit_bytes",
-        "The most bytes of dead letters that may wait before decoding waits for them. Absent where no topic is set.",
+        "The most bytes of dead letters that may wait before decoding waits for them. Absent if no topic is set.",
     ),
 )
 
@@ -318,7 +318,7 @@ _HTTP = (
 _GROUP = (
     gauge(
         "group_workers",
-        "Workers of the group that learn this model. Absent where there is one. Bad: not as deployed.",
+        "Workers of the group that learn this model. Absent without a group. Bad: not as deployed.",
     ),
     gauge(
         "group_worker_lag_records",
@@ -333,8 +333,8 @@ _GROUP = (
     ),
     counter(
         "group_worker_waited_seconds",
-        "For how long a worker has waited for the others since the group met. Bad: it grows by much for all but one, "
-        "which is the slow one.",
+        "The time that a worker has waited for the others since the group met. Bad: it grows much for all workers but "
+        "one, which is the slow one.",
         "worker",
     ),
 )
@@ -355,7 +355,7 @@ _PROCESS = (
         "blocks. Bad: the sum stays above millrace_memory_limit_bytes; one record may be larger than its share.",
         "part",
     ),
-    gauge("memory_limit_bytes", "What the parts of millrace_memory_bytes share: memory.limit."),
+    gauge("memory_limit_bytes", "The bound of the sum of millrace_memory_bytes: memory.limit."),
     gauge(
         "loop_lag_seconds",
         "How late the event loops (consumer, api) were for their timers: p99 over half a minute. Bad: above 0.1, as "

@@ -17,11 +17,11 @@ _INTRODUCTION = """\
 <!-- Written by `python -m millrace.app.monitoring.metrics.reference`; a test compares.
      Change app/monitoring/metrics/catalogue.py instead, or the figures.py of a room. -->
 
-`GET /metrics` on `api.listen` answers in Prometheus' text format, or OpenMetrics where the client asks for it. Each
+`GET /metrics` on `api.listen` answers in Prometheus' text format, or OpenMetrics if the client asks for it. Each
 answer is read from one frozen snapshot, so its numbers belong together, and agree with `/status`, `/lag` and
 `/throughput`.
 
-- **Names**: `millrace_`, what is measured, its base unit (seconds, bytes, ratio), `_total` where it only ever grows.
+- **Names**: `millrace_`, what is measured, its base unit (seconds, bytes, ratio), `_total` if it only ever grows.
 - **`model`** is a label of every series: the config's `name`.
 - **Bad** is a value that needs attention; each metric says which. Limits, versions and the like have none.
 - **What is not known yet is absent**: no series stands for a value that is not known.

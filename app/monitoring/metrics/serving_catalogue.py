@@ -3,24 +3,24 @@
 from millrace.consumers.metric import counter, gauge, histogram
 
 SERVING = (
-    gauge("serve_ready", "1 where /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),
+    gauge("serve_ready", "1 if /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),
     gauge(
         "serve_version",
-        "The version that answers requests which name none. Bad: it falls, and is not pinned.",
+        "The version that answers requests that name no version. Bad: it falls, and is not pinned.",
     ),
     gauge(
         "serve_newest_version", "The newest version that there is. Bad: above serve_version for long, without a pin."
     ),
-    gauge("serve_pinned", "1 where serve.version holds one version. Bad: it was forgotten."),
+    gauge("serve_pinned", "1 if serve.version pins a version. Bad: the pin was forgotten."),
     gauge(
         "serve_export_age_seconds",
-        "Since the export that answers was made. Bad: far above the time between exports.",
+        "The age of the export that answers. Bad: far above the time between exports.",
     ),
     gauge("serve_versions_loaded", "How many versions are in memory. Bad: above serve.loaded for minutes."),
     gauge(
         "serve_following",
-        "1 where the wanted version answers and versions can be looked for. 0 is bad: GET /v1/models/NAME/served says "
-        "why.",
+        "1 if the wanted version answers and the server can look for versions. 0 is bad: GET /v1/models/NAME/served "
+        "says why.",
     ),
     counter(
         "serve_requests",
@@ -32,7 +32,9 @@ SERVING = (
     histogram(
         "serve_request_seconds", "How long predict requests took, from their head to their answer. Bad: it rises."
     ),
-    counter("serve_rows", "Rows that the model was asked, those of refused calls included. Bad: nothing of its own."),
+    counter(
+        "serve_rows", "Rows that the model was asked for, those of refused calls included. Bad: no value by itself."
+    ),
     histogram("serve_batch_rows", "Rows in a call of the model. Bad: near serve.batch.rows while requests wait long."),
     counter("serve_swaps", "How often another version took over. Bad: it grows faster than versions are exported."),
     counter(
@@ -40,6 +42,6 @@ SERVING = (
         "Versions that could not be fetched, verified or loaded, each try. Bad: it grows; the log says why.",
     ),
     gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
-    counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: nothing of its own."),
+    counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: no value by itself."),
     gauge("serve_process_cpu_seconds", "Deprecated: the same, as a gauge; take the counter, which ends in `_total`."),
 )

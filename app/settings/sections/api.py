@@ -38,7 +38,7 @@ class TlsSettings(Section):
         description="The private key (PEM) of the certificate.", examples=["/run/secrets/tls/tls.key"]
     )
     key_password_file: ConfigPath | None = Field(
-        None, description="File that holds the private key's password, where it has one."
+        None, description="File that holds the private key's password, if the key is encrypted."
     )
     client_ca: ConfigPath | None = Field(
         None,
@@ -48,8 +48,8 @@ class TlsSettings(Section):
     )
     client_certificate: Literal["required", "optional"] = Field(
         "required",
-        description="With client_ca: whether a client without a certificate is refused, or let in while clients get "
-        "theirs. One with a wrong certificate is always refused.",
+        description="With client_ca: a client without a certificate is refused (required), or let in while clients are "
+        "given theirs (optional). A client with a wrong certificate is always refused.",
     )
 
     @model_validator(mode="after")
@@ -62,7 +62,9 @@ class TlsSettings(Section):
 class ApiSettings(Section):
     """The HTTP side of the service."""
 
-    listen: Listen = Field("127.0.0.1:8080", description="Address and port that answer. Port 0 takes any that is free.")
+    listen: Listen = Field(
+        "127.0.0.1:8080", description="Address and port of the HTTP listener. Port 0 takes any free port."
+    )
     tokens_dir: ConfigPath | None = Field(
         None,
         description="Folder of bearer tokens: one file for each token, named after the person or program that sends "
@@ -71,20 +73,20 @@ class ApiSettings(Section):
     )
     read_tokens_dir: ConfigPath | None = Field(
         None,
-        description="Folder of bearer tokens that may read and send no commands, as tokens_dir otherwise. With it, "
-        "reads need a token of either folder; probes and the page's own files need none. Null: everyone who reaches "
-        "the address may read.",
+        description="Folder of bearer tokens that may read but send no commands, laid out as tokens_dir. With it, "
+        "reads need a token of either folder; probes and the page's own files need none. Null: every "
+        "client that reaches the address may read.",
         examples=["/run/secrets/millrace-readers"],
     )
     tls: TlsSettings | None = Field(
         None,
-        description="TLS on `listen`; the probes' own listener stays without. Null: plain HTTP.",
+        description="TLS on `listen`; the separate listener for probes has none. Null: plain HTTP.",
         examples=[{"certificate": "/run/secrets/tls/tls.crt", "key": "/run/secrets/tls/tls.key"}],
     )
     probes: Listen | None = Field(
         None,
         description="Address and port of a separate listener for /livez and /readyz, so that a flood of requests to "
-        "the main one does not delay probes. It speaks plain HTTP. The main one answers both too.",
+        "the main one does not delay probes. It speaks plain HTTP. The main listener answers both too.",
         examples=["0.0.0.0:8081"],
     )
 

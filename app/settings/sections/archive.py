@@ -47,19 +47,19 @@ ArchivePlace = Annotated[
 
 
 class ArchiveSettings(Section):
-    """Where the topics' records are kept beyond Kafka's retention."""
+    """The topics' records, kept beyond Kafka's retention."""
 
     path: ArchivePlace | None = Field(
         None,
         description="The folder into which `millrace archive` writes the topics' records, one folder per topic and "
-        "partition below it; or the URL of one in an object store, as s3://bucket/clicks. A trainer reads there what "
-        "Kafka no longer has. null: there is no archive.",
+        "partition below it; or the URL of such a folder in an object store, as s3://bucket/clicks. A "
+        "trainer reads the records there that Kafka no longer has. Null: there is no archive.",
         examples=["./archive"],
     )
     format: Literal["parquet", "tfrecord"] = Field(
         "parquet",
-        description="How new shards are written: Parquet with zstd, or TFRecord files of tf.train.Example with GZIP, "
-        "which are slower and larger. Both are read, whatever is set.",
+        description="The format of new shards: Parquet with zstd, or TFRecord files of tf.train.Example with GZIP, "
+        "which are slower and larger. Shards of both formats are read, whatever is set.",
     )
     shard_size: Size = Field(
         128 * 2**20, ge=2**16, description="A shard, which is one file, is closed when it is as large as this."
@@ -67,6 +67,6 @@ class ArchiveSettings(Section):
     shard_age: Duration = Field(
         3600.0,
         ge=1,
-        description="A shard is closed this long after its first record came, however small it is. What is in no "
-        "closed shard is read from Kafka again after a crash.",
+        description="A shard is closed this long after its first record came, however small it is. Records that are in "
+        "no closed shard are read from Kafka again after a crash.",
     )

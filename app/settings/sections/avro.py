@@ -8,12 +8,12 @@ from millrace.pipelines.schema import AvroLayout, Schemas
 
 
 class AvroSettings(Section):
-    """By which schema Avro records are read."""
+    """The schema that reads Avro records."""
 
     schema_file: ConfigPath | None = Field(
         None,
-        description="The file of the schema that wrote the records, as JSON. With a registry: the reader's, for its "
-        "aliases and defaults; null for none.",
+        description="The file of the schema that wrote the records, as JSON. With a registry: the reader's schema, "
+        "which gives aliases and defaults. Null: there is none.",
         examples=["./click.avsc"],
     )
 

@@ -50,22 +50,23 @@ SaveEvery = Annotated[
 class KeepSettings(Section):
     """Which checkpoints stay."""
 
-    last: Count = Field(5, ge=1, description="How many of the newest are kept.")
+    last: Count = Field(5, ge=1, description="The number of newest checkpoints that are kept.")
     hourly: Count = Field(
         0,
         ge=0,
-        description="In addition, one checkpoint is kept for each of so many of the latest hours that have one.",
+        description="In addition, one checkpoint is kept for each of this many latest hours that have one.",
     )
     best: Count = Field(
         0,
         ge=0,
-        description="In addition, how many of the best are kept, by the watched metric (training.live_metrics.watch): "
-        "of the present timeline, and only those whose window had scored enough records.",
+        description="In addition, this many of the best checkpoints are kept, by the watched metric "
+        "(training.live_metrics.watch). Only those of the present timeline count, and only if their window "
+        "had scored enough records.",
     )
 
 
 class CheckpointSettings(Section):
-    """Where checkpoints are kept, which a restart resumes from."""
+    """The checkpoints, from which a restart resumes."""
 
     path: ConfigPath = Field(
         description="Folder for checkpoints, one folder per name below it.", examples=["./checkpoints"]
@@ -75,20 +76,21 @@ class CheckpointSettings(Section):
     )
     on_missing: Literal["start", "fail"] = Field(
         "start",
-        description="When the folder of this name holds no checkpoint, although its group's committed offsets show "
-        "that it has learnt before (a volume that is not mounted): start with new weights, with a warning in the log "
-        "and the problem history_missing, or fail. With kafka.start: committed nothing is compared.",
+        description="The reaction if the folder of this name holds no checkpoint, although the group's committed "
+        "offsets show that the model has learnt before, as with a volume that is not mounted. start: begin "
+        "with new weights, with a warning in the log and the problem history_missing. fail: end with an "
+        "error. With kafka.start: committed nothing is compared.",
     )
     keep: KeepSettings = Field(
         KeepSettings(),
-        description="Which checkpoints stay. The newest and every beginning always do, and the one to fall back to "
-        "unless the volume is full.",
+        description="The checkpoints that stay. The newest and every beginning always stay, and the one to fall back "
+        "to unless the volume is full.",
     )
     sample: Count = Field(
         256,
         ge=0,
         le=4096,
-        description="How many of the topic's first records are kept beside the checkpoints, so that each start can try "
-        "the model and preprocess on real records. They stay in that folder. 0: none is kept, a file that is there is "
-        "removed, and each start reads some from the topic.",
+        description="The number of the topic's first records that are kept beside the checkpoints, so that each start "
+        "can try the model and preprocess on real records. They never leave that folder. 0: none is kept, "
+        "an existing file is removed, and each start reads some records from the topic.",
     )

@@ -17,45 +17,48 @@ OnlyIf = Annotated[
 
 
 class ExportSettings(Section):
-    """Versions of the model for others to serve."""
+    """Versions of the model that other programs serve."""
 
     path: ConfigPath | None = Field(
         None,
-        description="Folder for exports, one folder per name below it, and in that a numbered one per version. It is "
-        "what TF Serving's model_base_path names. Null: `millrace export` needs --to.",
+        description="Folder for exports, one folder per name below it, which is TF Serving's model_base_path, and in "
+        "that one numbered folder per version. Null: `millrace export` needs --to.",
         examples=["./exports"],
     )
     every: Duration | None = Field(
         None,
         ge=1,
-        description="How often the trainer has a durable checkpoint exported, in a process of its own. Null: only "
-        "`millrace export` does.",
+        description="How often the trainer exports a durable checkpoint, in a process of its own. Null: only `millrace "
+        "export` does.",
         examples=["5m"],
     )
     only_if: tuple[OnlyIf, ...] = Field(
         (),
-        description="What has to hold for that, all of it: a live metric of the model, the records that it has learnt "
-        "(records), or how old records are when they are learnt (staleness, p99 of the last minute). `millrace export` "
-        "does not ask.",
+        description="The conditions for that, which must all hold: of a live metric of the model, of the number of "
+        "records that it has learnt (records), or of the age of records when they are learnt (staleness, "
+        "p99 of the last minute). `millrace export` does not check them.",
         examples=[["auc >= 0.30", "staleness < 5m", "records > 100_000"]],
     )
     announce: str | None = Field(
         None,
         min_length=1,
-        description="Topic that gets a record of each version in export.path: its number, path, checkpoint, positions "
-        "and metrics as JSON, the key the model's name. At least once; it must exist. Null: none is announced.",
+        description="Topic that gets a record of each version in export.path, at least once: number, path, checkpoint, "
+        "positions and metrics as JSON, with the model's name as its key. The topic must exist. Null: no "
+        "version is announced.",
         examples=["models"],
     )
     timeout: Duration = Field(
         600.0, ge=1, description="How long the process of an export may take before the trainer ends it."
     )
-    keep: Count = Field(5, ge=1, description="How many of the newest versions stay, beside those that are served.")
+    keep: Count = Field(
+        5, ge=1, description="The number of newest versions that stay, beside the versions that are served."
+    )
     formats: tuple[Literal["saved_model", "onnx"], ...] = Field(
         ("saved_model",),
         min_length=1,
         max_length=2,
-        description="What a version holds: a TensorFlow SavedModel; with onnx also `model.onnx`, where all features "
-        "are numbers of one shape. It needs `pip install 'millrace[onnx]'`.",
+        description="The formats of a version: a TensorFlow SavedModel; with onnx also `model.onnx`, if all features "
+        "are numbers of one shape. onnx needs `pip install 'millrace[onnx]'`.",
         examples=[["saved_model", "onnx"]],
     )
 

@@ -89,16 +89,18 @@ class KafkaSettings(Section):
     )
     weights: Mapping[Topic, Weight] = Field(
         {},
-        description="What each topic weighs while rows of several wait: {clicks: 3, refunds: 1} has three of one come "
-        "for each of the other. It may be written at topics too. Every record is learnt, and no topic is waited for "
-        "long. Empty: rows come as they arrive.",
+        description="The weight of each topic while rows of several topics wait: with {clicks: 3, refunds: 1}, three "
+        "rows of clicks come for each row of refunds. The weights may stand at topics instead. Every "
+        "record is learnt, and the trainer waits for no topic for long. Empty: rows come in the order of "
+        "their arrival.",
         examples=[{"clicks": 3, "refunds": 1}],
     )
     start: Start = Field(
         "earliest",
         description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
-        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). The earliest "
-        "is the archive's, where there is one. Later starts resume from the newest checkpoint.",
+        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). "
+        "With an archive, the earliest record is the archive's. Later starts resume from the newest "
+        "checkpoint.",
     )
     out_of_range: Literal["fail", "earliest"] = Field(
         "fail",
@@ -136,11 +138,11 @@ class KafkaSettings(Section):
         None, description="Certificates (PEM) to trust instead of the system's, with SSL and SASL_SSL."
     )
     ssl_certificate_file: ConfigPath | None = Field(
-        None, description="Our certificate (PEM), where the brokers ask for one."
+        None, description="Our certificate (PEM), if the brokers ask for one."
     )
     ssl_key_file: ConfigPath | None = Field(None, description="Our certificate's private key (PEM).")
     ssl_key_password_file: ConfigPath | None = Field(
-        None, description="File that holds the private key's password, where it has one."
+        None, description="File that holds the private key's password, if the key is encrypted."
     )
     ssl_check_hostname: bool = Field(
         default=True, description="Whether the broker's certificate must bear its host's name."

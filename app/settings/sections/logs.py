@@ -20,6 +20,6 @@ class LogSettings(Section):
     progress: Duration = Field(
         60.0,
         ge=0,
-        description="How often one line says how it goes: rate, lag, live metric and base rate, what holds it back. "
-        "0s: never.",
+        description="How often one line reports the progress: rate, lag, live metric and base rate, and the "
+        "bottleneck. 0s: never.",
     )

@@ -7,7 +7,7 @@ from millrace.consumers.units import Size
 
 
 class MemorySettings(Section):
-    """How much may be between Kafka and the model."""
+    """The memory between Kafka and the model."""
 
     limit: Size = Field(
         256 * 2**20,

@@ -99,13 +99,14 @@ class ModelSettings(Section):
     augment: str | None = Field(
         None,
         pattern=r"^[A-Za-z_]\w*$",
-        description="A function of the same file that changes what is learnt of a batch and nothing of what is "
-        "scored. Null: `augment`, if the file has it.",
+        description="A function of the same file that changes the rows that are learnt, and not those that are scored. "
+        "Null: `augment`, if the file has it.",
     )
     initial_weights: WeightsSource = Field(
         None,
-        description="What a first start begins with instead of new weights: a .keras, .weights.h5 or .safetensors "
-        "file, the folder of a checkpoint, or a checkpoint of this checkpoints.path by NAME@NUMBER (or NAME@latest). "
-        "Matched by layer and variable; ignored where there is a checkpoint to resume from. Null: new weights.",
+        description="The weights of a first start, instead of new ones: a .keras, .weights.h5 or .safetensors file, "
+        "the folder of a checkpoint, or a checkpoint of this checkpoints.path by NAME@NUMBER (or "
+        "NAME@latest). Weights are matched by layer and variable. Ignored if there is a checkpoint to "
+        "resume from. Null: new weights.",
         examples=["weights/clicks.keras", "clicks@37"],
     )

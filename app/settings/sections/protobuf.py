@@ -7,19 +7,20 @@ from millrace.pipelines.schema import ProtobufLayout, Schemas
 
 
 class ProtobufSettings(Section):
-    """Of which message Protobuf records are."""
+    """The message that Protobuf records hold."""
 
     descriptor: ConfigPath | None = Field(
         None,
         description="The file that describes the message: a .proto file, whose imports are looked for in its folder, "
-        "or a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it. With a registry: the "
-        "reader's, by whose numbers fields are found in versions that call them otherwise; null finds them by name.",
+        "or a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it. With a "
+        "registry: the reader's version, whose numbers find a field in versions that give it another name; "
+        "null: fields are found by name.",
         examples=["./click.proto"],
     )
     message: str | None = Field(
         None,
         min_length=1,
-        description="The name of the message, whole or its end. Null: the only one that the file has.",
+        description="The name of the message, in full or its last parts. Null: the only message of the file.",
         examples=["shop.Click"],
     )
 

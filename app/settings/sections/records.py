@@ -33,11 +33,12 @@ class CsvSettings(Section):
     columns: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         None,
         min_length=1,
-        description="The names of a record's columns in their order, as a header line has them; those that no field "
-        "reads are skipped. Null: features in their order, labels, weight, event time, and no others.",
+        description="The names of a record's columns in their order, as a header line has them; columns that no field "
+        "reads are skipped. Null: the columns are the features in their order, labels, weight and event "
+        "time, and no others.",
     )
     delimiter: str = Field(",", description="The character between two columns.")
-    quote: str | None = Field('"', description="The character that may stand around a column; null for none.")
+    quote: str | None = Field('"', description="The character that may stand around a column. Null: there is none.")
     lists: str | None = Field(
         None,
         description="The character between the elements of a list that stands in one column. Null: each element has a "
@@ -49,25 +50,26 @@ class PauseAboveSettings(Section):
     """How many records that do not decode are a flood."""
 
     share: Share = Field(
-        0.05, gt=0, lt=1, description="More than this share of the records that were decoded, as 0.05 or 5 %."
+        0.05, gt=0, lt=1, description="The share of bad records above which the learning pauses, as 0.05 or 5 %."
     )
     over: Duration = Field(
         60.0,
         ge=5,
-        description="The time over which they are counted. Where most are bad, the learning pauses within seconds.",
+        description="The time over which bad records are counted. If most records are bad, the learning pauses within "
+        "seconds.",
     )
 
 
 class DeadLetterSettings(Section):
-    """Where records go that cannot be learnt."""
+    """The destination of records that cannot be learnt."""
 
     topic: str | None = Field(
         None, min_length=1, description="Topic that gets every record that was set aside, as it came, with the reason."
     )
     pause_above: PauseAboveSettings | None = Field(
         None,
-        description="Above which share of records that do not decode the learning pauses, before they are set aside. "
-        "It goes on by itself when good ones come again, or by `millrace resume`. Null: it never does.",
+        description="The learning pauses if too many records cannot be decoded, before they are set aside. It goes on "
+        "by itself when good records come again, or by `millrace resume`. Null: it never pauses for this.",
         examples=[{"share": "5 %", "over": "1m"}],
     )
 
@@ -91,10 +93,11 @@ class RecordsSettings(Section):
 
     format: Literal["json", "avro", "protobuf", "csv", "raw", "example", "text", "bytes"] = Field(
         "json",
-        description="json: an object a record. avro: a value of an Avro schema a record. protobuf: a message a record. "
-        "csv: a row of columns a record. raw: the fields' values one after another, little-endian, nothing between "
-        "them: features in their order, labels, weight, event time. example: a serialised tf.train.Example a record. "
-        "text, bytes: the value is one text, or bytes of any kind as an image's; one field reads it as $value.",
+        description="json: a record is a JSON object. avro: it is a value of an Avro schema. protobuf: it is a "
+        "message. csv: it is a row of columns. raw: it holds the fields' values one after another, "
+        "little-endian, with nothing between them: features in their order, labels, weight, event time. "
+        "example: it is a serialised tf.train.Example. text, bytes: it is one text, or bytes of any kind "
+        "such as an image; one field reads it as $value.",
     )
     registry: RegistrySettings | None = Field(
         None,
@@ -102,8 +105,8 @@ class RecordsSettings(Section):
         "value. Null: records are values alone.",
         examples=[{"url": ["http://registry:8081"]}],
     )
-    avro: AvroSettings = Field(AvroSettings(), description="By which schema Avro records are read.")
-    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="Of which message Protobuf records are.")
+    avro: AvroSettings = Field(AvroSettings(), description="The schema that reads Avro records.")
+    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="The message that Protobuf records hold.")
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FeatureSettings] = Field(
         min_length=1,
@@ -113,9 +116,9 @@ class RecordsSettings(Section):
     )
     label: Labels | None = Field(
         None,
-        description="What to predict: names with their dtypes as for features, pad, length and ragged left out, or "
-        "for a single one {field, dtype, and the same}. Several are named as the model's outputs are. Null: the model "
-        "gets no label.",
+        description="The values to predict: names with their dtypes or mappings as for features, without pad, length "
+        "and ragged; or for a single label {field, dtype, and the same}. Several labels are named as the "
+        "model's outputs are. Null: the model gets no label.",
         examples=[{"clicked": "float32"}],
     )
     weight: WeightSettings | None = Field(
@@ -125,7 +128,7 @@ class RecordsSettings(Section):
         None, description="The field that holds the event time. Null: Kafka's timestamp is the event time."
     )
     dead_letters: DeadLetterSettings = Field(
-        DeadLetterSettings(), description="Where records go that cannot be learnt."
+        DeadLetterSettings(), description="The destination of records that cannot be learnt."
     )
 
     @model_validator(mode="after")

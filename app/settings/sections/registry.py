@@ -39,8 +39,8 @@ class RegistrySettings(Section):
 
     url: Annotated[tuple[RegistryUrl, ...], BeforeValidator(_several)] = Field(
         min_length=1,
-        description="The registry's URL, with its path; or several of the same registry, of which the first that "
-        "answers counts.",
+        description="The registry's URL, with its path; or several URLs of the same registry: the first that answers "
+        "is used.",
         examples=[["http://registry:8081"]],
     )
     username: str | None = Field(None, min_length=1, description="The user of the login (basic authentication).")
@@ -50,11 +50,11 @@ class RegistrySettings(Section):
         None, description="Certificates (PEM) to trust instead of the system's, with https."
     )
     certificate_file: ConfigPath | None = Field(
-        None, description="Our certificate (PEM), where the registry asks for one."
+        None, description="Our certificate (PEM), if the registry asks for one."
     )
     key_file: ConfigPath | None = Field(None, description="Our certificate's private key (PEM).")
     key_password_file: ConfigPath | None = Field(
-        None, description="File that holds the private key's password, where it has one."
+        None, description="File that holds the private key's password, if the key is encrypted."
     )
     cache: ConfigPath | None = Field(
         None,
@@ -64,9 +64,9 @@ class RegistrySettings(Section):
     )
     on_incompatible: Literal["pause", "set_aside"] = Field(
         "pause",
-        description="What happens to records of a schema that does not give a field, or not as its dtype. pause: the "
-        "learning pauses before any of them is set aside, until the config is mended or `millrace resume` sets them "
-        "aside. set_aside: they are set aside, as missing or wrong_type.",
+        description="How to treat records whose schema lacks a field, or has it with a type that does not fit the "
+        "dtype. pause: the learning pauses before any of them is set aside, until the config is changed or "
+        "`millrace resume` sets them aside. set_aside: they are set aside, as missing or wrong_type.",
     )
 
     @model_validator(mode="after")

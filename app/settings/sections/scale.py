@@ -40,13 +40,13 @@ class ScaleSettings(Section):
     )
     index: AutoOrIndex = Field(
         "auto",
-        description="Which of them this process is; 0 is the chief, which keeps the checkpoints and takes commands. "
-        "auto: by the ordinal in the pod's name, `<chief>-0` or `<others>-<n>`.",
+        description="The number of this process in the group; 0 is the chief, which keeps the checkpoints and takes "
+        "commands. auto: by the ordinal in the pod's name, `<chief>-0` or `<others>-<n>`.",
     )
     addresses: tuple[str, ...] = Field(
         (),
-        description="Where each of them listens for the others, host:port, the chief first. Empty: derived from the "
-        "names of the StatefulSets and the port.",
+        description="The address at which each worker listens for the others, host:port, the chief first. Empty: "
+        "derived from the names of the StatefulSets and the port.",
     )
     chief: str = Field(
         "millrace",
@@ -67,8 +67,8 @@ class ScaleSettings(Section):
         9911,
         ge=1,
         le=65535,
-        description="The port on which the workers meet, where addresses is empty. It has no authentication of its "
-        "own: whoever reaches it can run code, so let nobody else reach it.",
+        description="The port on which the workers meet, if addresses is empty. It has no authentication: a program "
+        "that reaches it can run code, so let only the workers reach it.",
     )
     patience: Duration = Field(
         0.25,

@@ -52,19 +52,19 @@ class BatchSettings(Section):
         0.002,
         ge=0,
         le=1,
-        description="How long the first request of a batch waits for others to join it. 0ms: not at all; those that "
-        "come while a call runs are still answered together.",
+        description="How long the first request of a batch waits for others to join it. 0ms: it does not wait; "
+        "requests that come while a call runs are still answered together.",
     )
     queue: Count = Field(
         256,
         ge=1,
         le=65536,
-        description="How many requests may be in progress at once; a further one gets 503 with Retry-After.",
+        description="The most requests in progress at once; a further request gets 503 with Retry-After.",
     )
 
 
 class ServeSettings(Section):
-    """Answering requests with exports of the model: `millrace serve`."""
+    """The server that answers requests with exports of the model: `millrace serve`."""
 
     exports: Exports | None = Field(
         None,
@@ -74,26 +74,26 @@ class ServeSettings(Section):
     )
     version: Version = Field(
         "latest",
-        description="Which version answers: the newest that there is, or one by its number.",
+        description="The version that answers: latest, or its number.",
     )
     loaded: Count = Field(
         1,
         ge=1,
         le=10,
-        description="How many versions are loaded at once: the one that answers, and the newest of the others, which "
-        "can be asked by number.",
+        description="The number of versions that are loaded at once: the one that answers, and the newest others, "
+        "which a request can ask for by number.",
     )
     poll: Duration = Field(5.0, ge=0.1, description="How often to look for a new version.")
     path: ConfigPath | None = Field(
         None,
-        description="Folder of the server's own, a folder per name below it: versions that were fetched over HTTP. "
+        description="The server's own folder, one folder per name below it, for versions that were fetched over HTTP. "
         "Null: `serve` in the config file's folder.",
         examples=["/var/lib/millrace/serve"],
     )
     token_file: ConfigPath | None = Field(
         None,
-        description="With an address as `exports`: file that holds the token to read them with, where the trainer "
-        "asks for one.",
+        description="With an address as `exports`: file that holds the token to read them with, if the trainer asks "
+        "for one.",
         examples=["/run/secrets/millrace-readers/serve"],
     )
     ca_file: ConfigPath | None = Field(
@@ -103,15 +103,18 @@ class ServeSettings(Section):
     )
     listen: Listen = Field(
         "127.0.0.1:8501",
-        description="Address and port that answer. Port 0 takes any that is free. Tokens and TLS are those of `api`.",
+        description="Address and port of the HTTP listener. Port 0 takes any free port. Tokens and TLS are those of "
+        "`api`.",
     )
     probes: Listen | None = Field(
         None,
-        description="Address and port of a separate listener for /livez and /readyz, in plain HTTP. The main one "
+        description="Address and port of a separate listener for /livez and /readyz, in plain HTTP. The main listener "
         "answers both too.",
         examples=["0.0.0.0:8502"],
     )
-    batch: BatchSettings = Field(BatchSettings(), description="How requests are answered together.")
+    batch: BatchSettings = Field(
+        BatchSettings(), description="How requests are answered together, in one call of the model."
+    )
     max_body: Size = Field(4 << 20, ge=1024, le=1 << 30, description="The largest body of a request.")
     timeout: Duration = Field(
         30.0, ge=0.1, description="How long a request may wait for the model; then it gets 504, as in TF Serving."
@@ -119,8 +122,8 @@ class ServeSettings(Section):
     drain: Duration = Field(
         3.0,
         ge=0,
-        description="How long it goes on answering after SIGTERM, while /readyz fails and every answer closes its "
-        "connection, so that clients go elsewhere.",
+        description="How long the server goes on answering after SIGTERM, while /readyz fails and every answer closes "
+        "its connection, so that clients go elsewhere.",
     )
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ AutoOrCount = Annotated[
 
 
 class LiveMetricsSettings(Section):
-    """What is measured on records before they are learnt."""
+    """The measurements on records before they are learnt."""
 
     window: Duration = Field(
         300.0, ge=1, description="How far back the live metrics reach. Records scored before that no longer count."
@@ -60,28 +60,29 @@ class TrainingSettings(Section):
         1,
         ge=1,
         le=1000,
-        description="How often each batch is learnt, one update after another: more get more from each record and "
-        "take as many times the computing. A record is scored before the first of them and counts once.",
+        description="How often each batch is learnt, one update after another. More passes learn more from each "
+        "record, and the computing grows with them. A record is scored before the first pass and counts "
+        "once.",
     )
     batches_per_call: Count = Field(
         16,
         ge=1,
         description="The most steps that one call into TensorFlow runs. More is faster, but commands and saves wait "
-        "longer. Where steps are slow, calls have fewer steps, so that one takes about a quarter of a second.",
+        "longer. If steps are slow, a call has fewer of them, so that it takes about a quarter of a "
+        "second.",
     )
     max_wait: Duration | None = Field(
         0.5,
         gt=0,
-        description="The longest time from the fetch of a record to its call; then a step runs with the rows "
-        "that there "
-        "are. Null: wait until all steps of a call are full.",
+        description="The longest time from the fetch of a record to its call; then a step runs with the rows at hand. "
+        "Null: wait until all steps of a call are full.",
     )
     partial_batches: Literal["pad", "wait"] = Field(
         "pad",
-        description="What happens to records that do not fill a batch when max_wait is over. pad: a step runs with "
-        "them, and absent rows of weight 0 fill the batch up. wait: they wait for more records, however long that "
-        "takes; at the end of a run up to batch_size - 1 records are left for the next one. A model with "
-        "BatchNormalization needs wait.",
+        description="How to treat records that do not fill a batch when max_wait is over. pad: a step runs with them, "
+        "and absent rows of weight 0 fill the batch up. wait: they wait for more records, however long "
+        "that takes; at the end of a run up to batch_size - 1 records are left for the next one. A model "
+        "with BatchNormalization needs wait.",
     )
     shuffle: Count = Field(
         0, ge=0, description="How many rows are shuffled with each other; 0 keeps the order of arrival."
@@ -89,8 +90,8 @@ class TrainingSettings(Section):
     deterministic: bool = Field(
         default=False,
         description="The same settings and records give the same weights to the bit, however often the process is "
-        "killed. It keeps a journal by which `millrace rebuild` makes any checkpoint again of its records. Slower; "
-        "needs max_wait null and replicas 1.",
+        "killed. The trainer keeps a journal, with which `millrace rebuild` makes any checkpoint again "
+        "from its records. Slower; needs max_wait null and replicas 1.",
     )
     replicas: AutoOrCount = Field(
         "auto",
@@ -103,7 +104,7 @@ class TrainingSettings(Section):
     )
     seed: Count = Field(0, ge=0, le=2**31 - 1, description="The seed of the initial weights and of shuffling.")
     live_metrics: LiveMetricsSettings = Field(
-        LiveMetricsSettings(), description="What is measured on records before they are learnt."
+        LiveMetricsSettings(), description="The measurements on records before they are learnt."
     )
     on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
         "build",

@@ -53,30 +53,31 @@ def _by_class(value: Any) -> Any:
 
 
 class BalanceSettings(ShapingSection):
-    """How much each class counts in what is learnt."""
+    """How much each class counts in the learning."""
 
     by: str = Setting(
         LABEL,
         min_length=1,
-        description="What the classes are of: label, or the name of one of several labels or of a feature, as the "
-        "model is given it.",
+        description="The field that holds the class: label, or the name of one of several labels or of a feature, with "
+        "its value as the model gets it.",
     )
     target: Annotated[Mapping[str, float], BeforeValidator(_by_class)] = Setting(
         {},
-        description="The share of each class in what is learnt; the shares add up to 1. Records of other classes keep "
-        "their weight. Empty: classes count as often as they come.",
+        description="The share that each class should have in the learning; the shares add up to 1. Records of other "
+        "classes keep their weight. Empty: each class counts as often as it comes.",
         examples=[{"0": 0.5, "1": 0.5}],
     )
     how: Literal["weight", "resample"] = Setting(
         "weight",
-        description="weight: every record is learnt, and its update is multiplied by the share that its class is to "
-        "have over the share that it has on the stream. resample: of the classes that come too often records are left "
-        "out, which is faster, and those that are learnt all weigh about the same.",
+        description="weight: every record is learnt, and its update is multiplied by the target share of its class "
+        "divided by the share of the class on the stream. resample: records of classes that come too often "
+        "are left out, which is faster, and all learnt records weigh about the same.",
     )
     half_life: Count = Setting(
         100_000,
         ge=100,
-        description="The shares on the stream follow it: after so many records, a record counts half as much.",
+        description="The measured shares follow the stream: after this many further records, a record counts half as "
+        "much.",
     )
 
     @field_validator("target")

@@ -14,10 +14,10 @@ class WindowFigures(PartFigures):
     name: ClassVar = "windows"
     within: ClassVar = "training"
 
-    keys: Annotated[int, gauge("window_keys", "Bad: far fewer than there are of late.")]
-    """Keys of which `windows` holds the last records."""
+    keys: Annotated[int, gauge("window_keys", "Bad: far fewer than the keys that are active.")]
+    """Keys whose last records `windows` holds."""
     bytes: Annotated[int, gauge("window_bytes", "Bad: as much as windows.max_bytes for each partition.")]
-    """The most memory that they take."""
+    """The most memory that these records take."""
     evicted: Annotated[
         Mapping[str, int],
         gauge("window_evicted_keys", "Bad: it grows as fast as records come; then sequences are short.", "reason"),

@@ -41,51 +41,58 @@ class WindowOptions(ShapingSection):
         None,
         ge=1,
         le=10_000,
-        description="How many records a sequence has, the newest last; fewer are filled up in front with zeros or "
-        "empty texts. Null: the model is given single records.",
+        description="The number of records of a sequence, the newest last. A shorter sequence is filled up in front "
+        "with zeros or empty texts. Null: the model gets single records.",
     )
     by: Name | None = Setting(
         None,
-        description="The feature whose value is the key, a whole number or a text; the model is given it once. "
-        "Produce with the same key, so that its records are in one partition. Null: all records of a partition are one "
-        "sequence.",
+        description="The feature whose value is the key, a whole number or a text; the model gets it once. Let "
+        "producers use the same key, so that its records are in one partition. Null: all records of a "
+        "partition are one sequence.",
         examples=["user_id"],
     )
     of: tuple[Name, ...] | None = Setting(
         None,
         min_length=1,
-        description="The features that become sequences; of the others the model is given those of the newest record. "
-        "Null: all but the key.",
+        description="The features that become sequences; the model gets the other features of the newest record. Null: "
+        "all features but the key.",
         examples=[["amount", "merchant"]],
     )
     stride: Count = Setting(
         1,
         ge=1,
         le=10_000,
-        description="Only each so many records of a key there is a row to learn. The others are skipped, and are in "
-        "later sequences.",
+        description="One row is learnt for every this many records of a key. The records between them are skipped, and "
+        "are part of later sequences.",
     )
     min_length: Count = Setting(
-        1, ge=1, description="The first so many records of a key less one are skipped, and are in later sequences."
+        1,
+        ge=1,
+        description="A key gives no row until it has this many records. The earlier ones are skipped, and are "
+        "part of later sequences.",
     )
     lengths: Name | None = Setting(
         None,
-        description="The name of one more model input, an int32: how many records the sequence has. Null: no such "
+        description="The name of one more model input, an int32: the number of records in the sequence. Null: no such "
         "input.",
     )
     gaps: Name | None = Setting(
         None,
-        description="The name of one more model input, float32 by record of the sequence: the seconds of event time "
-        "since the one before it, and 0 for the first. Null: no such input.",
+        description="The name of one more model input, a float32 for each record of the sequence: the seconds of event "
+        "time since the record before it, and 0 for the first. Null: no such input.",
     )
     max_bytes: Size = Setting(
         64 * 2**20,
         ge=1,
-        description="The bound of what is held of all keys of one partition. The key that was seen least recently "
-        "makes room for a new one, and begins anew when it comes again. It is held twice, and is in each checkpoint.",
+        description="The most memory for the last records of all keys of one partition. If it is full, the key that "
+        "was seen least recently makes room for a new one, and starts empty when it comes again. The "
+        "records are held twice, and are in each checkpoint.",
     )
     max_text: Size = Setting(
-        64, ge=4, le=2**16, description="A longer text is cut to so many bytes in a sequence, and counted as truncated."
+        64,
+        ge=4,
+        le=2**16,
+        description="A longer text is cut to this many bytes in a sequence, and counted as truncated.",
     )
 
 
