@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from millrace.app.monitoring.snapshot import OVER, Snapshot
-from millrace.app.service.holding import HeldBy
 from millrace.app.service.phase_limits import SETTINGS
 from millrace.consumers.dead_letters.letter import DeadLetterStatistics
 from millrace.consumers.kafka.grants import grant
 from millrace.consumers.metric import moment
 from millrace.consumers.rounded import rounded_size
 from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.gates.gate import HeldBy
 from millrace.training.checkpoints.manifest import SaveReason
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.phases import Phase

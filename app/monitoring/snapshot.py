@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
+from millrace.app.service.holding import NO_LETTER_TAKEN
 from millrace.app.service.lost_history import LostHistory
 from millrace.app.settings import Settings
 from millrace.app.version import version
@@ -18,6 +18,7 @@ from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.kafka.statistics import SourceStatistics
 from millrace.consumers.metric import Reported, reported_by
 from millrace.consumers.records import Partition
+from millrace.pipelines.gates.gate import HeldBy, LearningHold
 from millrace.training.ledger.ledger import LedgerStatistics
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.group_report import GroupReport

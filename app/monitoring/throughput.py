@@ -7,7 +7,7 @@ from millrace.app.monitoring.group_view import all_keep_up, slowest
 from millrace.app.monitoring.models import LoopLagView, QueueView, ThroughputView, Trouble
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import Snapshot
-from millrace.app.service.holding import HeldBy
+from millrace.pipelines.gates.gate import HeldBy
 from millrace.training.telemetry.group_report import member_name
 from millrace.training.telemetry.phases import Phase
 

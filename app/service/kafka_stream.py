@@ -17,14 +17,13 @@ from millrace.consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, 
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
-from millrace.pipelines.gates.flood import FloodGate, judged
-from millrace.pipelines.gates.schema_gate import SchemaGate
+from millrace.pipelines.gates.gate import Gate, open_gates
 from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries
-from millrace.pipelines.stream.decode import Decoded, DecodePool, Refused
+from millrace.pipelines.stream.decode import DecodePool, Refused
 from millrace.pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from millrace.pipelines.stream.row_order import RotationOptions
 from millrace.training.stream import StreamEnded, StreamStart, TopicsRecreated
@@ -53,10 +52,8 @@ class StreamOptions:
     preprocess: Callable[..., Any] | None
     shapers: Sequence[Shaper] = ()
     """What makes rows of the records; where there is nothing, each record is a row."""
-    gate: FloodGate | None = None
-    """What holds a flood of bad records back; None where none is."""
-    schemas: SchemaGate | None = None
-    """What holds the records of a schema back that cannot be read; None where there is no registry."""
+    gates: Sequence[Gate] = ()
+    """What may hold decoded chunks back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +190,7 @@ class StreamFactory:
             self._decoder,
             threads=options.threads,
             on_refused=unless_skipped(order.skips, on_refused),
-            admits=self._admission(order),
+            admits=open_gates(options.gates, order.positions, order.skips),
         )
         table = sorted(order.positions)
         assembler = Assembler(
@@ -231,24 +228,6 @@ class StreamFactory:
     def statistics(self) -> StreamStatistics:
         """Return the statistics of the newest stream; empty ones before the first."""
         return NO_STREAM if self._current is None else self._current.statistics()
-
-    def _admission(self, order: StreamStart) -> Callable[[Decoded], bool] | None:
-        """Begin the gates at these positions; return what says of each decoded chunk whether it may go on."""
-        flood, schemas = self._options.gate, self._options.schemas
-        if flood is not None:
-            flood.begin(order.positions)
-        if schemas is not None:
-            schemas.begin()
-        if flood is None and schemas is None:
-            return None
-
-        def admits(decoded: Decoded) -> bool:
-            # The schema first: a flood of one that cannot be read is held by its name, and does not go on by itself.
-            if schemas is not None and not schemas.admits(decoded, order.skips):
-                return False
-            return flood is None or (flood.why is None and flood.admits(judged(decoded, order.skips)))
-
-        return admits
 
     def _assembly(self, order: StreamStart) -> AssembleOptions:
         training, limit = self._options.settings.training, self._options.max_records

@@ -348,8 +348,7 @@ class Service:
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
             shapers=self.shapers,
-            gate=self.holding.gate,
-            schemas=self.holding.schemas,
+            gates=self.holding.gates,
         )
         return StreamFactory(source, dead_letters, options)
 

@@ -2,7 +2,7 @@
 
 from millrace.app.settings.loading import Loaded, load, load_kafka, load_registry
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import to_decoder, to_flood, to_layout, to_schema
+from millrace.app.settings.sections.records import to_decoder, to_layout, to_schema
 
 __all__ = [
     "Loaded",
@@ -11,7 +11,6 @@ __all__ = [
     "load_kafka",
     "load_registry",
     "to_decoder",
-    "to_flood",
     "to_layout",
     "to_schema",
 ]

@@ -1,7 +1,6 @@
 """Flood gate: it holds decoded chunks back while too many of their records are bad, before any of these is set aside.
 
-Owns what was counted, and whether it holds. The feed's thread asks it about each decoded chunk; any thread may read why
-it holds, and release it. It decides about time only: what it holds back stays where it is, and comes unchanged later.
+Owns what was counted, and whether it holds.
 
 A chunk is held if more than `share` of its own records are bad, and, with it, one of these is true:
 
@@ -19,9 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.consumers.section import Section
+from millrace.consumers.units import Duration, Share
+from millrace.pipelines.gates.gate import HeldBy, LearningHold
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import SkipRange, within
 
@@ -31,6 +33,20 @@ SHORT_S = 4.0
 """The short window, in which a flood shows that nobody should wait for."""
 _MOSTLY = 0.5
 _BUCKETS = 60
+
+
+class PauseAboveSettings(Section):
+    """How many records that do not decode are a flood."""
+
+    share: Share = Field(
+        0.05, gt=0, lt=1, description="The share of bad records above which the learning pauses, as 0.05 or 5 %."
+    )
+    over: Duration = Field(
+        60.0,
+        ge=5,
+        description="The time over which bad records are counted. If most records are bad, the learning pauses within "
+        "seconds.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,28 +115,34 @@ class _RecentCounts:
 
 
 class FloodGate:
-    """Says of each decoded chunk whether it may go on. It holds from the first that may not until it is released."""
+    """Holds while too many records are bad."""
 
-    def __init__(self, options: FloodOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: PauseAboveSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
         self._clock = clock
         self._lock = threading.Lock()
         self._positions: dict[Partition, int] = {}
+        self._skips: Sequence[SkipRange] = ()
         self._passing: dict[Partition, int] = {}
         """Up to where the records of each partition were let pass, and are not counted."""
         self._held: Judged | None = None
         self._why: str | None = None
         self._forget()
 
-    def begin(self, positions: Mapping[Partition, int]) -> None:
-        """Begin at these positions; what was held belongs to a stream that is closed, so it holds no longer."""
+    def begin(self, positions: Mapping[Partition, int], skips: Sequence[SkipRange] = ()) -> None:
+        """Begin a stream at these positions; what was held before is held no longer."""
         with self._lock:
-            self._positions = dict(positions)
+            self._positions, self._skips = dict(positions), skips
             if self._held is not None:
                 self._release()
 
-    def admits(self, chunk: Judged) -> bool:
-        """Return whether a chunk may go on, and count it if it may. One that may not is asked about again."""
+    def admits(self, decoded: Decoded) -> bool:
+        """Return whether a chunk may go on, and count it if it may."""
+        # While it holds, nothing is counted for the answer.
+        return self._why is None and self.passes(judged(decoded, self._skips))
+
+    def passes(self, chunk: Judged) -> bool:
+        """Return whether a chunk with these figures may go on, and count it if it may."""
         with self._lock:
             if self._held is not None:
                 return False
@@ -137,6 +159,10 @@ class FloodGate:
     def why(self) -> str | None:
         """Why it holds, as a sentence without its end; None while it does not."""
         return self._why
+
+    def held(self) -> LearningHold | None:
+        """Return why it holds; None while it does not."""
+        return None if (why := self._why) is None else LearningHold(by=HeldBy.FLOOD, why=why)
 
     def positions(self) -> dict[Partition, int]:
         """Return, for each partition, the offset from which on nothing has gone on."""
@@ -159,7 +185,7 @@ class FloodGate:
         self._forget()
 
     def _forget(self) -> None:
-        self._long, self._short = _RecentCounts(self.options.over_s), _RecentCounts(min(SHORT_S, self.options.over_s))
+        self._long, self._short = _RecentCounts(self.options.over), _RecentCounts(min(SHORT_S, self.options.over))
         self._since: float | None = None
 
     def _count(self, chunk: Judged, now: float) -> None:
@@ -169,7 +195,7 @@ class FloodGate:
 
     def _flood(self, chunk: Judged, now: float) -> str | None:
         """Return why a chunk is held, by the rule above; None where it is not."""
-        share, over_s = self.options.share, self.options.over_s
+        share, over_s = self.options.share, self.options.over
         if chunk.bad <= share * chunk.records:
             return None
         counted_for = 0.0 if self._since is None else now - self._since

@@ -4,13 +4,12 @@ A schema is incompatible if none of its records can give a field that is asked f
 in for it, or its type cannot be read. All of its records would be set aside. So the first chunk with such a record is
 held before any of it is, until a person lets the records of that schema be set aside, or mends the config and restarts.
 
-Owns which schemas were reported and let pass, and whether it holds. The feed's thread asks it about each decoded chunk;
-any thread may read what it holds, and release it. It decides about time only, as the flood gate does.
+Owns which schemas were reported and let pass, and whether it holds.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
 from millrace.pipelines.formats.shared.protocol import SchemaFit, changes, in_a_sentence
+from millrace.pipelines.gates.gate import HeldBy, LearningHold
 from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import Decoded, Refused
 from millrace.pipelines.stream.slices import SkipRange, within
@@ -51,34 +51,27 @@ class NewSchema:
         return in_a_sentence(self.changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSchema:
-    """A schema whose records are held back."""
-
-    number: int | None
-    why: str
-    """Where, which field and why, as a sentence without its end."""
-    fix: str
-    """What to do, as sentences."""
-
-
 class SchemaGate:
-    """Says of each decoded chunk whether it may go on. It holds from the first that may not until it is released."""
+    """Reports each new schema, and holds at the first that cannot be read."""
 
     def __init__(self, kept: KeptSchemas, report: Callable[[NewSchema], None], *, holds: bool = True) -> None:
         """Take whether it holds at all; it always reports."""
         self._seen, self._report, self._holds = _SeenSchemas(kept), report, holds
         self._lock = threading.Lock()
         self._passed: set[int | None] = set()
-        self._held: HeldSchema | None = None
+        self._skips: Sequence[SkipRange] = ()
+        self._held: LearningHold | None = None
+        self._number: int | None = None
+        """Of the schema that is held."""
 
-    def begin(self) -> None:
-        """Begin with another stream; what was held belongs to one that is closed."""
+    def begin(self, positions: Mapping[Partition, int], skips: Sequence[SkipRange] = ()) -> None:
+        """Begin with another stream; what was held before is held no longer."""
+        del positions
         with self._lock:
-            self._held = None
+            self._held, self._skips = None, skips
 
-    def admits(self, decoded: Decoded, skips: Sequence[SkipRange] = ()) -> bool:
-        """Return whether a chunk may go on. One that may not is asked about again."""
+    def admits(self, decoded: Decoded) -> bool:
+        """Return whether a chunk may go on, and report the schemas that are new in it."""
         with self._lock:
             if self._held is not None:
                 return False
@@ -87,26 +80,26 @@ class SchemaGate:
                     before = self._seen.newest(fit.name)
                     self._report(NewSchema(fit=fit, before=before, partition=decoded.partition, offset=offset))
                     self._seen.add(fit)
-            if self._holds and (found := self._incompatible(decoded, skips)) is not None:
-                self._held = _held(decoded, found)
+            if self._holds and (found := self._incompatible(decoded)) is not None:
+                self._held, self._number = _held(decoded, found), found.schema
                 log.error("the learning is paused: %s. %s", self._held.why, self._held.fix)
             return self._held is None
 
-    @property
-    def held(self) -> HeldSchema | None:
-        """What it holds; None while it does not."""
+    def held(self) -> LearningHold | None:
+        """Return the schema that it holds; None while it holds none."""
         return self._held
 
-    def let_pass(self) -> bool:
-        """Let records of the held schema be set aside until the process ends. Return whether it did hold."""
+    def let_pass(self, ends: Mapping[Partition, int]) -> bool:
+        """Let records of the held schema be set aside until the process ends, wherever the partitions end now."""
+        del ends
         with self._lock:
             if self._held is None:
                 return False
-            self._passed.add(self._held.number)
+            self._passed.add(self._number)
             self._held = None
             return True
 
-    def _incompatible(self, decoded: Decoded, skips: Sequence[SkipRange]) -> Refused | None:
+    def _incompatible(self, decoded: Decoded) -> Refused | None:
         """Return the first record that its schema alone keeps from being learnt; None where there is none."""
         found = [
             one
@@ -115,7 +108,7 @@ class SchemaGate:
         ]
         if not found:
             return None
-        skipped = within(skips, decoded.partition, np.array([one.offset for one in found], dtype=np.int64))
+        skipped = within(self._skips, decoded.partition, np.array([one.offset for one in found], dtype=np.int64))
         return next((one for one, skip in zip(found, skipped, strict=True) if skip < 0), None)
 
 
@@ -140,10 +133,10 @@ class _SeenSchemas:
         self._kept.keep_reported([*self._seen.values()])
 
 
-def _held(decoded: Decoded, found: Refused) -> HeldSchema:
+def _held(decoded: Decoded, found: Refused) -> LearningHold:
     where = f"at {decoded.partition}:{found.offset} schema {found.schema}"
-    return HeldSchema(
-        number=found.schema,
+    return LearningHold(
+        by=HeldBy.SCHEMA,
         why=f"{where} does not give the field {found.field!r}: {found.detail}",
         fix=f"Mend the field {found.field!r} in `records` (missing, field or dtype) and restart: what waits is decoded "
         f"again. Or let the records of schema {found.schema} be set aside: `{suggested_command('resume')}`.",

@@ -13,13 +13,12 @@ from millrace.app.settings.sections.protobuf import ProtobufSettings, to_protobu
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
-from millrace.consumers.units import Duration, Share
 from millrace.pipelines import schema
 from millrace.pipelines.formats import Decoder, make_decoder
 from millrace.pipelines.formats.csv.asked_columns import columns_of, places_of
 from millrace.pipelines.formats.plain.whole_fields import whole_complaint
 from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 _REGISTRY_S = 30.0
@@ -43,20 +42,6 @@ class CsvSettings(Section):
         None,
         description="The character between the elements of a list that stands in one column. Null: each element has a "
         "column of its own, one after another.",
-    )
-
-
-class PauseAboveSettings(Section):
-    """How many records that do not decode are a flood."""
-
-    share: Share = Field(
-        0.05, gt=0, lt=1, description="The share of bad records above which the learning pauses, as 0.05 or 5 %."
-    )
-    over: Duration = Field(
-        60.0,
-        ge=5,
-        description="The time over which bad records are counted. If most records are bad, the learning pauses within "
-        "seconds.",
     )
 
 
@@ -256,12 +241,6 @@ def to_layout(records: RecordsSettings) -> CsvLayout:
     """Return the order and the characters of CSV columns."""
     csv = records.csv
     return CsvLayout(columns=csv.columns, delimiter=csv.delimiter, quote=csv.quote, lists=csv.lists)
-
-
-def to_flood(records: RecordsSettings) -> FloodOptions | None:
-    """Return how many bad records are a flood; None where no number is."""
-    above = records.dead_letters.pause_above
-    return None if above is None else FloodOptions(share=above.share, over_s=above.over)
 
 
 def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder:

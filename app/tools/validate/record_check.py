@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.service.sampling import Positions, read_between
-from millrace.app.settings import Settings, to_decoder, to_flood
+from millrace.app.settings import Settings, to_decoder
 from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.stream.decode import Refused, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 
@@ -52,12 +52,13 @@ def sample_check(
         return fail(_NAME, error), None
     refused = [each for one in decoded for each in one.refused]
     verdicts = Counter((each.reason, each.field) for each in refused)
-    result = judged(sum(map(len, chunks)), verdicts, to_flood(settings.records), _pausing(settings, refused))
+    above = settings.records.dead_letters.pause_above
+    result = judged(sum(map(len, chunks)), verdicts, above, _pausing(settings, refused))
     return result, sample_of(rows_of(decoded, settings), _SAMPLE)
 
 
 def judged(
-    looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | None = None, schema: str | None = None
+    looked_at: int, verdicts: Counter[Verdict], flood: PauseAboveSettings | None = None, schema: str | None = None
 ) -> CheckResult:
     """Return the result of the verdicts on a sample.
 

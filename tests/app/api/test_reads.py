@@ -16,8 +16,7 @@ from millrace.consumers.errors import TopicMissingError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.gates.flood import FloodGate, Judged
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import FloodGate, Judged, PauseAboveSettings
 from millrace.pipelines.gates.schema_gate import SchemaGate
 from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import Refused, decode_chunk
@@ -219,10 +218,10 @@ def test_a_start_that_sets_all_aside_says_which_field_and_the_way_back(api: Clie
 
 
 def test_a_flood_is_alive_and_not_ready_and_names_three_ways_out(api: Client, rig: Rig) -> None:
-    gate = FloodGate(FloodOptions(share=0.05, over_s=60.0))
-    rig.service.holding.gate = gate
+    gate = FloodGate(PauseAboveSettings(share=0.05, over="60s"))
+    rig.service.holding.gates = (gate,)
     bad = Judged(partition=P0, start=0, end=500, records=500, bad=480, most="missing (field 'id')")
-    assert not gate.admits(bad)
+    assert not gate.passes(bad)
     why = "480 of the 500 records decoded within 4 s cannot be learnt, most as missing (field 'id')"
     rig.service.phases.enter(Phase.PAUSED, why)
     assert api.get("/livez").status_code == 200
@@ -252,7 +251,8 @@ def test_records_that_wait_for_their_schema_are_a_problem_and_not_ready(api: Cli
 
 
 def test_a_schema_that_cannot_be_read_is_alive_and_not_ready_and_says_what_to_do(api: Client, rig: Rig) -> None:
-    gate = rig.service.holding.schemas = SchemaGate(KeptSchemas(None), lambda _: None)
+    gate = SchemaGate(KeptSchemas(None), lambda _: None)
+    rig.service.holding.gates = (gate,)
     refused = Refused(7, Reason.MISSING, "price", 6, "the schema has no field 'price'; it has hour")
     decoded = replace(decode_chunk(chunk_of([]), make_decoder("json", BARE)), partition=P0, refused=(refused,))
     assert not gate.admits(decoded)

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from millrace.app.service.holding import STALLED_S, HeldBy, Holding, LearningHold
+from millrace.app.service.holding import STALLED_S, Holding
 from millrace.app.service.kafka_stream import posting
 from millrace.app.service.source_view import NotConnected
 from millrace.app.settings import Settings
@@ -21,8 +21,8 @@ from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.gates.flood import FloodGate, judged
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import FloodGate, PauseAboveSettings
+from millrace.pipelines.gates.gate import HeldBy, LearningHold
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
@@ -73,14 +73,14 @@ def chunk(values: list[bytes], start: int) -> Chunk:
 @contextlib.contextmanager
 def held_feed() -> Iterator[tuple[Handoff, Feed, CountedOnly, FloodGate]]:
     """Give a feed behind a gate, with its hand-off and its dead letters."""
-    letters, gate = CountedOnly(), FloodGate(FloodOptions(share=0.05, over_s=60.0))
+    letters, gate = CountedOnly(), FloodGate(PauseAboveSettings(share=0.05, over="60s"))
     gate.begin({P: 0})
     handoff = Handoff(capacity_bytes=MOST_BYTES)
     pool = DecodePool(
         make_decoder("json", SCHEMA),
         threads=2,
         on_refused=posting(letters, "clicks", lambda: False),
-        admits=lambda decoded: gate.why is None and gate.admits(judged(decoded)),
+        admits=gate.admits,
     )
     assembler = Assembler(SCHEMA, AssembleOptions(batch_size=4, batches_per_call=64), [P], incarnation=1)
     feed = Feed(handoff, pool, assembler, FeedOptions(max_bytes=MOST_BYTES, tick_s=0.01))
@@ -165,13 +165,13 @@ def test_dead_letters_hold_the_learning_once_none_is_acknowledged_for_seconds(se
 
 def test_a_flood_holds_the_learning_by_the_settings_share_until_it_is_let_pass(settings: Settings) -> None:
     holding = Holding(settings)
-    gate = holding.gate
-    assert gate is not None
-    assert gate.options == FloodOptions(share=0.1, over_s=30.0)
+    (gate,) = holding.gates
+    assert isinstance(gate, FloodGate)
+    assert gate.options == PauseAboveSettings(share=0.1, over="30s")
     gate.begin({P: 0})
     pool = DecodePool(make_decoder("json", SCHEMA), threads=1)
     pool.submit(chunk([b"{"] * 200, 0))
-    assert not gate.admits(judged(pool.next(10.0)))
+    assert not gate.admits(pool.next(10.0))
     pool.close()
     found = holding.now()
     assert found is not None

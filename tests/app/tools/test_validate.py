@@ -19,7 +19,7 @@ from millrace.app.tools.validate.record_check import Verdict, judged
 from millrace.app.tools.validate.token_check import tokens_check
 from millrace.consumers.errors import ConfigError, DataLossError, UnreachableError
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.training.checkpoints import FolderLease
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 
@@ -57,7 +57,7 @@ def test_a_sample_is_reported_by_reason_and_field() -> None:
 
 
 def test_a_sample_for_which_the_learning_would_pause_says_so() -> None:
-    flood = FloodOptions(share=0.05, over_s=60.0)
+    flood = PauseAboveSettings(share=0.05, over="60s")
     some = Counter[Verdict]({(Reason.MALFORMED, None): 21})
     assert (
         "pause_above.share is 5 %, so the learning would pause: 21 malformed (5.25 %)"

@@ -5,8 +5,7 @@ import pytest
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, judged
-from millrace.pipelines.gates.flood_options import FloodOptions
+from millrace.pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, PauseAboveSettings, judged
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import DecodePool
 from millrace.training.ledger.skips import Skip
@@ -23,7 +22,7 @@ class Stream:
 
     def __init__(self, share: float = 0.05) -> None:
         self.now = 1000.0
-        self.gate = FloodGate(FloodOptions(share=share, over_s=OVER_S), lambda: self.now)
+        self.gate = FloodGate(PauseAboveSettings(share=share, over=f"{OVER_S}s"), lambda: self.now)
         self._ends = {P0: 0, P1: 0}
         self.gate.begin(self._ends)
 
@@ -33,7 +32,7 @@ class Stream:
         return Judged(partition=partition, start=start, end=start + records, records=records, bad=bad, most="malformed")
 
     def admits(self, records: int, bad: int, partition: Partition = P0) -> bool:
-        return self.gate.admits(self.next(records, bad, partition))
+        return self.gate.passes(self.next(records, bad, partition))
 
     def run(self, seconds: int, records: int, bad: int) -> bool:
         """Take as many a second; return whether all went on."""
@@ -93,18 +92,18 @@ def test_bad_records_that_are_over_hold_no_good_chunk_back() -> None:
 def test_while_it_holds_no_chunk_of_any_partition_goes_on() -> None:
     stream = Stream()
     held = stream.next(500, 500)
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
     assert not stream.admits(100, 0, P1)
     stream.now += 1e6
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
 
 
 def test_what_is_let_pass_is_not_held_again_and_what_comes_behind_it_is() -> None:
     stream = Stream()
     held = stream.next(500, 500)
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
     assert stream.gate.let_pass({P0: 1500, P1: 200})
-    assert stream.gate.admits(held)
+    assert stream.gate.passes(held)
     assert stream.run(1, 1000, 1000)
     assert stream.admits(200, 200, P1)
     assert stream.gate.positions() == {P0: 1500, P1: 200}
@@ -114,9 +113,9 @@ def test_what_is_let_pass_is_not_held_again_and_what_comes_behind_it_is() -> Non
 def test_the_chunk_that_is_held_passes_though_nobody_knows_where_its_partition_ends() -> None:
     stream = Stream()
     held = stream.next(500, 500)
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
     assert stream.gate.let_pass({})
-    assert stream.gate.admits(held)
+    assert stream.gate.passes(held)
     assert not stream.admits(500, 500)
 
 
@@ -129,11 +128,11 @@ def test_to_let_pass_what_is_not_held_changes_nothing() -> None:
 def test_a_new_stream_holds_nothing_until_it_meets_the_flood_again() -> None:
     stream = Stream()
     held = stream.next(500, 500)
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
     stream.gate.begin({P0: 0, P1: 0})
     assert stream.gate.why is None
     assert stream.admits(100, 0, P1)
-    assert not stream.gate.admits(held)
+    assert not stream.gate.passes(held)
 
 
 def test_skipped_records_count_neither_as_bad_nor_as_good() -> None:
