@@ -146,6 +146,12 @@ def test_a_case_that_a_newer_valid_run_lacks_is_printed_no_more(tmp_path: Path) 
     assert "peer.river.accuracy" in kept_now
 
 
+def test_the_readme_says_how_many_figures_miss_their_aims() -> None:
+    aimed = [told for told in kept().values() if told.aim]
+    reached = sum(not told.missed for told in aimed)
+    assert f"{reached} of {len(aimed)} figures reach their aims" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("value", "aim", "missed"),
     [(1.46, "≥ 1.5", True), (1.5, "≥ 1.5", False), (300, "≤ 300", False), (0.0, "> 0", True), (0, "0", False)],
