@@ -5,7 +5,6 @@ Owns the description only. Used on any thread; TensorFlow is not imported here.
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -147,19 +146,6 @@ class Schema:
         return self.features + self.labels + extra
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvLayout:
-    """How the fields of a schema lie in a CSV record."""
-
-    columns: tuple[str, ...] | None = None
-    """The names of the columns in order, with those that no field reads; None for the schema's fields in order."""
-    delimiter: str = ","
-    quote: str | None = '"'
-    """The character that may surround the text of a column; None where a quote has no special meaning."""
-    lists: str | None = None
-    """The separator of the elements of a list in one column; None where each element has its own column."""
-
-
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
     """A schema of a registry."""
@@ -177,37 +163,3 @@ class Schemas(Protocol):
     def get(self, number: int) -> RegisteredSchema | None:
         """Return a schema; None where it is certain that there is none. Raise NotYetError while it is not known."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroLayout:
-    """By which schemas Avro records are read."""
-
-    schema: str | None = None
-    """The schema that wrote plain records, as JSON; with a registry, the reader's, for its aliases and defaults."""
-    path: str = ""
-    """The file that it is from."""
-    schemas: "Schemas | None" = None
-    """The registry; None where records are plain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonLayout:
-    """What JSON records begin with."""
-
-    schemas: "Schemas | None" = None
-    """The registry, whose schemas they name by number; None where records are objects alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtobufLayout:
-    """The message that Protobuf records hold."""
-
-    file: Path | None = None
-    """The file that describes it: a .proto text, or a serialised FileDescriptorSet with all that it imports."""
-    descriptors: bytes = b""
-    """The FileDescriptorSet itself, where there is no file."""
-    message: str | None = None
-    """The message's name, whole or its end; None for the only one of the last file."""
-    schemas: "Schemas | None" = None
-    """The registry, which describes the messages; None where records are plain."""

@@ -37,9 +37,9 @@ from millrace.app.tools.init.draft_files import (
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.record_look import Look
 from millrace.app.tools.init.topic_sample import first_records, look_at, schema_hints
 from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.draft import Look
 
 
 def init(

@@ -11,21 +11,19 @@ Neither the address of a registry nor any secret is in it: the server has its ow
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import RecordsSettings
+from millrace.app.settings.sections.records import RecordsSettings, own_settings
 from millrace.app.settings.sections.registry import RegistrySettings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import FOLDER as AGAINST
-from millrace.pipelines.formats.protobuf.descriptors import descriptor_set
+from millrace.pipelines.formats import format_of
 
 FOLDER = "records"
-_FILE, _AVRO, _PROTOBUF = "records.json", "schema.avsc", "messages.pb"
+_FILE = "records.json"
 _FORMAT = 1
-_READ_BY_SCHEMA = frozenset({"avro", "protobuf"})
 _NOT_OF_THE_RECORDS = {"dead_letters", "registry"}
 
 
@@ -34,12 +32,9 @@ def write_exported_records(settings: Settings, version: Path) -> None:
     records, folder = settings.records, version / FOLDER
     folder.mkdir()
     section = records.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_OF_THE_RECORDS)
-    if records.avro.schema_file is not None:
-        shutil.copyfile(records.avro.schema_file, folder / _AVRO)
-        section["avro"]["schema_file"] = _AVRO
-    if records.protobuf.descriptor is not None:
-        (folder / _PROTOBUF).write_bytes(descriptor_set(records.protobuf.descriptor))
-        section["protobuf"]["descriptor"] = _PROTOBUF
+    form = format_of(records.format)
+    if form.section is not None and (carried := form.carried(own_settings(records), folder)):
+        section[form.section] |= carried
     body = {
         "format": _FORMAT,
         "registry": records.registry is not None,
@@ -71,7 +66,7 @@ def read_exported_records(version: Path, registry: RegistrySettings | None) -> t
             "as features"
         )
     section = body["records"]
-    if body["registry"] and section.get("format") in _READ_BY_SCHEMA:
+    if body["registry"] and format_of(section.get("format", "json")).is_read_by_schema:
         if registry is None:
             raise ConfigError("its records name schemas of a registry; write records.registry in the server's config")
         section = {**section, "registry": registry.model_dump(mode="json")}

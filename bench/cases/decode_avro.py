@@ -20,8 +20,9 @@ from rig import report
 
 from millrace.app.service.process_tuning import tune
 from millrace.consumers.joining import JOINED_RECORDS
-from millrace.pipelines.formats import Decoder, make_decoder
-from millrace.pipelines.schema import AvroLayout, DType, Field, Schema
+from millrace.pipelines.formats import Decoder
+from millrace.pipelines.formats.avro.decoder import AvroDecoder
+from millrace.pipelines.schema import DType, Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 MIXED: Mapping[str, DType] = {
@@ -43,7 +44,7 @@ def decoder_of(writer: object, dtypes: Mapping[str, DType]) -> Decoder:
         Field(name=name, source=name, dtype=dtype, missing=0.0 if name == "paid" else None)
         for name, dtype in dtypes.items()
     )
-    return make_decoder("avro", Schema(features=fields), avro=AvroLayout(schema=json.dumps(writer), path="bench"))
+    return AvroDecoder(Schema(features=fields), json.dumps(writer), "bench")
 
 
 def rate(parse: Callable[[Sequence[bytes]], int], chunks: Sequence[Sequence[bytes]]) -> float:

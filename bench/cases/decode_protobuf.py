@@ -19,8 +19,8 @@ from rig import report
 
 from millrace.app.service.process_tuning import tune
 from millrace.consumers.joining import JOINED_RECORDS
-from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.schema import Field, ProtobufLayout, Schema
+from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
+from millrace.pipelines.schema import Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 SCHEMA = Schema(
@@ -61,7 +61,7 @@ def main() -> None:
     chunks = [chunks[at % len(chunks)] for at in range(max(1, given.records // CHUNK))]
     poisoned = [[value[:-1] if i % BAD_EVERY == 0 else value for i, value in enumerate(chunk)] for chunk in chunks]
     by_record, by_ptars = parse_protobuf.by_record(message), parse_protobuf.by_ptars(message)
-    decoder = make_decoder("protobuf", SCHEMA, protobuf=ProtobufLayout(descriptors=described, message="Click"))
+    decoder = ProtobufDecoder(SCHEMA, descriptors=described, message="Click")
 
     def decoded(values: Sequence[bytes]) -> int:
         found = decoder.decode(values)

@@ -16,7 +16,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from google.protobuf.message_factory import GetMessageClass
 
-from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from tests.conftest import MakeTopic
 from tests.integration.test_init import millrace
 from tests.pipelines.formats.image.image_verdicts import png

@@ -8,41 +8,21 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
 from millrace.app.settings.record_roles import EventTimeSettings, WeightSettings
-from millrace.app.settings.sections.avro import AvroSettings, to_avro_layout
-from millrace.app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
 from millrace.pipelines import schema
-from millrace.pipelines.formats import Decoder, make_decoder
-from millrace.pipelines.formats.csv.asked_columns import columns_of, places_of
-from millrace.pipelines.formats.plain.whole_fields import whole_complaint
-from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields
+from millrace.pipelines.formats import Decoder, every_format, format_of, make_decoder
+from millrace.pipelines.formats.avro import AvroSettings
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.protobuf import ProtobufSettings
+from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.gates.flood import PauseAboveSettings
-from millrace.pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
+from millrace.pipelines.schema import DTYPES, RAGGED, Schema
 
 _REGISTRY_S = 30.0
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
-
-
-class CsvSettings(Section):
-    """How the columns of a CSV record are read."""
-
-    columns: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
-        None,
-        min_length=1,
-        description="The names of a record's columns in their order, as a header line has them; columns that no field "
-        "reads are skipped. Null: the columns are the features in their order, labels, weight and event "
-        "time, and no others.",
-    )
-    delimiter: str = Field(",", description="The character between two columns.")
-    quote: str | None = Field('"', description="The character that may stand around a column. Null: there is none.")
-    lists: str | None = Field(
-        None,
-        description="The character between the elements of a list that stands in one column. Null: each element has a "
-        "column of its own, one after another.",
-    )
 
 
 class DeadLetterSettings(Section):
@@ -139,76 +119,35 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _fields_can_be_read(self) -> Self:
+    def _fits_its_format(self) -> Self:
+        form, fields = format_of(self.format), to_schema(self)
         try:
-            fields = distinct_fields(to_schema(self))
-            if self.format == "json":
-                asked_of(fields)
+            distinct_fields(fields)
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from error
-        return self
-
-    @model_validator(mode="after")
-    def _csv_can_be_read(self) -> Self:
-        if self.format == "csv":
-            try:
-                places_of(to_schema(self), to_layout(self))
-            except ConfigError as error:
-                raise SettingError("csv", str(error).partition(": ")[2]) from error
-        elif self.csv != CsvSettings():
-            raise SettingError("csv", f"this is about format: csv, and the format is {self.format}; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _avro_has_a_schema(self) -> Self:
-        if self.format == "avro" and self.avro.schema_file is None and self.registry is None:
-            raise SettingError(
-                "avro",
-                "Avro records are read by their schema; name its file, avro: {schema_file: ...}, or the registry, "
-                "registry: {url: ...}",
-            )
-        if self.format not in {"avro", "protobuf", "json"} and self.registry is not None:
+        for other in every_format():
+            section = other.section
+            if (
+                section is not None
+                and section != form.section
+                and getattr(self, section) != type(self).model_fields[section].default
+            ):
+                raise SettingError(
+                    section, f"this is about format: {other.name}, and the format is {self.format}; leave it out"
+                )
+        if self.registry is not None and form.registry_kind is None:
+            *most, last = [other.name for other in every_format() if other.registry_kind is not None]
             raise SettingError(
                 "registry",
-                f"this is about format: avro, protobuf or json, and the format is {self.format}; leave it out",
+                f"this is about format: {', '.join(most)} or {last}, and the format is {self.format}; leave it out",
             )
-        if self.format != "avro" and self.avro != AvroSettings():
-            raise SettingError("avro", f"this is about format: avro, and the format is {self.format}; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _protobuf_has_a_descriptor(self) -> Self:
-        if self.format == "protobuf" and self.protobuf.descriptor is None and self.registry is None:
-            raise SettingError(
-                "protobuf",
-                "Protobuf records are read by a descriptor; name its file, protobuf: {descriptor: ...}, or the "
-                "registry, registry: {url: ...}",
-            )
-        if self.registry is not None and self.protobuf.descriptor is None and self.protobuf.message is not None:
-            raise SettingError(
-                "protobuf", "the registry says which message a record is; write descriptor too, or leave message out"
-            )
-        if self.format != "protobuf" and self.protobuf != ProtobufSettings():
-            raise SettingError(
-                "protobuf", f"this is about format: protobuf, and the format is {self.format}; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_values_are_read_whole(self) -> Self:
-        if (complaint := whole_complaint(self.format, to_schema(self).fields)) is not None:
+        if (complaint := form.whole_complaint(fields.fields)) is not None:
             raise ValueError(complaint)
-        return self
-
-    @model_validator(mode="after")
-    def _raw_is_fixed(self) -> Self:
-        for field in distinct_fields(to_schema(self)) if self.format == "raw" else ():
-            if field.dtype == "string":
-                raise ValueError(f"{field.name!r} is a string, which raw records cannot hold; write format: json")
-            if field.pad is not None:
-                raise ValueError(f"{field.name!r} varies in length, and a raw record has one; write format: json")
-            if field.missing is not None:
-                raise ValueError(f"{field.name!r} has a missing value, yet raw records lack nothing; leave it out")
+        try:
+            form.fits(fields, own_settings(self), registered=self.registry is not None)
+        except ConfigError as error:
+            text = str(error).partition(": ")[2]
+            raise ValueError(text) if form.section is None else SettingError(form.section, text) from error
         return self
 
 
@@ -237,10 +176,11 @@ def told_answers(records: RecordsSettings) -> Iterator[str]:
         )
 
 
-def to_layout(records: RecordsSettings) -> CsvLayout:
-    """Return the order and the characters of CSV columns."""
-    csv = records.csv
-    return CsvLayout(columns=csv.columns, delimiter=csv.delimiter, quote=csv.quote, lists=csv.lists)
+def own_settings(records: RecordsSettings) -> Section | None:
+    """Return the section of the records' format; None where the format has none."""
+    section = format_of(records.format).section
+    own: Section | None = None if section is None else getattr(records, section)
+    return own
 
 
 def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder:
@@ -249,7 +189,7 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     `wait_s`: how long it waits for a schema of the registry before it raises NotYetError.
     """
     schemas = None if records.registry is None else to_registry(records.registry, wait_s)
-    return _decoder(records, to_schema(records), to_layout(records), schemas)
+    return make_decoder(records.format, to_schema(records), own_settings(records), schemas)
 
 
 def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None) -> Decoder:
@@ -258,23 +198,9 @@ def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None)
     Where a label, a weight and an event time lie in a record they are passed over, whatever they hold. `schemas` are
     those of the registry.
     """
-    whole = to_schema(records)
+    form, whole = format_of(records.format), to_schema(records)
     features = replace(whole, labels=(), weight=None, event_time=None)
-    layout = to_layout(records)
-    if records.format == "csv":
-        layout = replace(layout, columns=columns_of(whole, layout, features))
-    return _decoder(records, features, layout, schemas)
-
-
-def _decoder(records: RecordsSettings, fields: Schema, layout: CsvLayout, schemas: "schema.Schemas | None") -> Decoder:
-    return make_decoder(
-        records.format,
-        fields,
-        layout,
-        to_avro_layout(records.avro, schemas),
-        to_protobuf_layout(records.protobuf, schemas),
-        schema.JsonLayout(schemas=schemas),
-    )
+    return make_decoder(form, features, form.narrowed(own_settings(records), whole, features), schemas)
 
 
 def _label_fields(label: OneLabelSettings | dict[str, LabelSettings] | None) -> tuple[schema.Field, ...]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
-from millrace.app.tools.init.record_look import Row
 from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.draft import Row
 
 _NAMED_AS_LABEL = re.compile(r"y|label|target|class|outcome|clicked|converted|churned", re.IGNORECASE)
 _LIKE_A_LABEL = re.compile(rf"{_NAMED_AS_LABEL.pattern}|is_.*|has_.*", re.IGNORECASE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from millrace.app.tools.init.record_look import Row
+from millrace.pipelines.formats.draft import Row
 from millrace.pipelines.formats.image.images import image_shape, looks_like_an_image
 from millrace.pipelines.formats.shared.paths import VALUE, parse
 

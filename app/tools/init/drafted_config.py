@@ -16,7 +16,7 @@ from typing import Any
 from millrace.app.settings.spelling import flow
 from millrace.app.tools.init.column_roles import LENGTH, Roles, Sequences, Task
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
-from millrace.app.tools.init.record_look import Look
+from millrace.pipelines.formats.draft import Look
 
 DTYPES = {
     ColumnKind.NUMBER: "float32",
@@ -200,9 +200,8 @@ def _lifted(counts: Counter[int]) -> dict[int, float]:
 def _records(look: Look, roles: Roles) -> Iterator[str]:
     yield "records:"
     yield f"  format: {look.format}"
-    yield from (f"  {key}: {flow(value)}" for key, value in look.section.items())
-    if look.format == "csv":
-        yield from _csv(look)
+    for key, value in look.section.items():
+        yield f"  {key}: {flow(value)}{f'    # {look.hints[key]}' if key in look.hints else ''}"
     yield "  features:                         # the names of the model's inputs"
     names, lengths = input_names(roles.features), length_names(roles.features)
     for column in roles.features:
@@ -227,14 +226,6 @@ def _event_time(time: ColumnLook) -> str:
     return _line("event_time", {**settings, "zone": "UTC"}, "its texts have no zone; write the one that they mean")
 
 
-def _csv(look: Look) -> Iterator[str]:
-    settings: dict[str, Any] = {"columns": list(look.columns)}
-    if look.delimiter != ",":
-        settings["delimiter"] = look.delimiter
-    hint = "" if look.named else "    # generated names; correct them here and below"
-    yield f"  csv: {flow(settings)}{hint}"
-
-
 def _line(name: str, value: Any, comment: str) -> str:
     return f"{f'{flow(name)}: {flow(value)}':<32}  # {comment}"
 
@@ -257,7 +248,7 @@ def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> A
         pad = "" if column.kind is ColumnKind.TEXTS else 0.0
         settings |= {"shape": [column.bound], "pad": pad, "length": length}
     if (column.absent and column.kind is not ColumnKind.IMAGE) or (
-        look.format == "csv" and column.kind in {ColumnKind.TEXT, ColumnKind.FREE_TEXT}
+        look.empty_is_absent and column.kind in {ColumnKind.TEXT, ColumnKind.FREE_TEXT}
     ):
         settings["missing"] = _missing(column)
     if name != column.source:

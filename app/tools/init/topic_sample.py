@@ -3,34 +3,28 @@
 Pure, except for `first_records`, which connects as a start does, commits nothing and writes nothing.
 """
 
-import csv
-import io
-import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from millrace.app.service.sampling import read_between
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
-from millrace.app.tools.init.described_records import look_by_file, look_by_registry, schema_numbers
-from millrace.app.tools.init.example_rows import look_at_examples
-from millrace.app.tools.init.record_look import ENOUGH, NO_HINTS, Look, Row, SchemaHints, fitting, joined
-from millrace.consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError, NotYetError
 from millrace.consumers.kafka.positions import Ago, Earliest, Latest, Start
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Headers, Partition
-from millrace.pipelines.formats.image.images import looks_like_an_image
-from millrace.pipelines.formats.shared.paths import VALUE, Envelope, PathStep, escaped
+from millrace.pipelines.formats import every_format
+from millrace.pipelines.formats.draft import ENOUGH, NO_HINTS, DraftSample, Look, Row, SchemaHints, text_value
+from millrace.pipelines.formats.shared.paths import Envelope, PathStep
 from millrace.pipelines.formats.shared.paths import Path as SourcePath
 from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.schema import RegisteredSchema
 
 _SPANS_S = (3_600.0, 86_400.0)
 """The last hour and the last day: the faster of both counts, as a model must keep up with a busy hour too."""
@@ -74,8 +68,9 @@ _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""
 _CONNECT_S = 10.0
 _STOP_S = 5.0
-_DELIMITERS = ",;\t|"
-_READABLE = re.compile(rb"\s*[^\x00-\x08\x0e-\x1f\x7f\s{\[][^\x00-\x08\x0e-\x1f\x7f]*")
+_HEADER = 5
+_MOST_SCHEMAS, _GREATEST = 50, 1 << 24
+"""Of a topic's first records, and the greatest number that a registry has given out so far, by far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +135,7 @@ def beside_of(key: bytes | None, headers: Headers) -> Row:
     """Return a key and headers by source; texts of numbers and truth values as a decoder reads them."""
     found = {str(SourcePath((), Envelope.KEY)): key}
     found |= {str(SourcePath((PathStep(name),), Envelope.HEADER)): value for name, value in headers if name}
-    return {source: _csv_value(value.decode()) if is_utf8(value) else value for source, value in found.items() if value}
+    return {source: text_value(value.decode()) if is_utf8(value) else value for source, value in found.items() if value}
 
 
 def look_at(
@@ -148,113 +143,75 @@ def look_at(
 ) -> Look:
     """Guess the format. ConfigError where it cannot be guessed. `beside` has what is beside each value, by source."""
     beside = beside or [{}] * len(values)
+    sample = DraftSample(values=values, beside=beside, columns=tuple(columns), hints=hints)
     if numbers := schema_numbers(values):
-        return look_by_registry(values, beside, numbers, hints)
+        return _by_registry(sample, numbers)
     if hints.file is not None:
-        return look_by_file(values, beside, hints)
-    return (
-        fitting("json", values, beside, _json)
-        or look_at_examples(values, beside)
-        or _as_images(values, beside)
-        or _as_csv(values, tuple(columns), beside)
-        or _as_text(values, beside)
-        or _unknown(values)
-    )
+        return _by_file(sample, hints.file)
+    return next((look for form in every_format() if (look := form.draft(sample)) is not None), None) or _unknown(values)
 
 
-def _json(value: bytes) -> Row | None:
-    try:
-        row = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+def schema_numbers(values: Sequence[bytes]) -> list[int]:
+    """Return the numbers of the schemas of records in Confluent's wire format, the most frequent first; none of others.
 
-
-def _as_csv(values: Sequence[bytes], columns: tuple[str, ...], beside: Sequence[Row]) -> Look | None:
-    try:
-        lines = [value.decode() for value in values]
-    except UnicodeDecodeError:
-        return None
-    best: tuple[int, str, int, list[list[str]]] = (0, ",", 0, [])
-    for delimiter in _DELIMITERS:
-        parsed = [_cells(line, delimiter) for line in lines]
-        width, count = Counter(map(len, parsed)).most_common(1)[0]
-        if width > 1 and count >= ENOUGH * len(lines):
-            best = max(best, (width, delimiter, count, parsed))
-    width, delimiter, _, parsed = best
-    if not width:
-        return None
-    if columns and len(columns) != width:
-        raise ConfigError(f"--columns: {len(columns)} names, and the records have {width} columns; name each")
-    header = _header([row for row in parsed if len(row) == width])
-    names = columns or header or tuple(f"column_{number}" for number in range(1, width + 1))
-    headers = sum(tuple(row) == header for row in parsed)
-    notes = (f"{headers:,} of the records looked at are the header line; such records are set aside, as wrong_type",)
-    kept = [at for at, row in enumerate(parsed) if len(row) == width and tuple(row) not in {names, header}]
-    sources = [escaped(name) for name in names]
-    cells = [dict(zip(sources, map(_csv_value, parsed[at]), strict=True)) for at in kept]
-    rows = joined(cells, [beside[at] for at in kept])
-    return Look(
-        format="csv",
-        rows=rows,
-        looked_at=len(values),
-        columns=names,
-        delimiter=delimiter,
-        named=bool(columns or header),
-        notes=notes if headers else (),
-    )
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    """Return the columns of a record; none where it cannot be CSV."""
-    try:
-        return next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
-    except csv.Error:
-        return []
-
-
-def _header(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the header line, wherever it lies among the rows; nothing if none of them is one.
-
-    A header line is of distinct texts, where most rows have something else in one of the columns.
+    Such a record is a zero byte, the number of a schema, and a value.
     """
-    typed = [sum(not isinstance(_csv_value(text), str) for text in column) for column in zip(*rows, strict=True)]
-    if max(typed) < len(rows) / 2:
-        return ()
-    column = typed.index(max(typed))
-
-    def is_header(row: Sequence[str]) -> bool:
-        texts = all(text.strip() and isinstance(_csv_value(text), str) for text in row)
-        return texts and len({*row}) == len(row)
-
-    return next((tuple(row) for row in rows if isinstance(_csv_value(row[column]), str) and is_header(row)), ())
+    numbers = Counter(
+        int.from_bytes(value[1:_HEADER]) for value in values if value[:1] == b"\0" and len(value) > _HEADER
+    )
+    few = len(numbers) <= _MOST_SCHEMAS and all(0 < number < _GREATEST for number in numbers)
+    return [number for number, _ in numbers.most_common()] if few and numbers.total() >= ENOUGH * len(values) else []
 
 
-def _csv_value(text: str) -> Any:
-    if not text.strip():
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
+def _by_registry(sample: DraftSample, numbers: Sequence[int]) -> Look:
+    """Return the look at records of these schemas. Raise ConfigError where the registry is not named, or lacks them."""
+    hints, found = sample.hints, dict[int, RegisteredSchema]()
+    shown = ", ".join(map(str, numbers[:3])) + ", …" * (len(numbers) > 3)
+    if hints.schemas is None:
+        raise ConfigError(
+            f"the records begin as Confluent's wire format does, with a zero byte and a schema's number ({shown}); "
+            "name the schema registry that knows it: --registry http://HOST:8081"
+        )
+    try:
+        for number in numbers:
+            if (registered := hints.schemas.get(number)) is not None:
+                found[number] = registered
+    except NotYetError as error:
+        raise NotYetError(f"--registry: {error}") from None
+    if not found:
+        raise ConfigError(
+            f"--registry: {', '.join(hints.registry)} has no schema {shown}, with which the records begin; name the "
+            "registry that their producer writes to"
+        )
+    kind = next(iter(found.values())).kind
+    form = next((form for form in every_format() if form.registry_kind == kind), None)
+    if form is None:
+        raise ConfigError(f"the registry's schema {shown} is of {kind}, which is not read; AVRO, PROTOBUF and JSON are")
+    registered_so = {number: one for number, one in found.items() if one.kind == kind}
+    look = form.draft(replace(sample, registered=registered_so))
+    if look is None:
+        raise ConfigError(f"most records are no {kind.title()} values of the schemas that they begin with ({shown})")
+    return replace(look, section={"registry": {"url": list(hints.registry)}, **look.section})
 
 
-def _as_images(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
-    rows = [{VALUE: value, **more} for value, more in zip(values, beside, strict=True) if looks_like_an_image(value)]
-    enough = len(rows) >= ENOUGH * len(values)
-    return Look(format="bytes", rows=rows, looked_at=len(values)) if enough else None
-
-
-def _as_text(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
-    """Return the look at plain texts; what begins as JSON does is broken JSON, and no text."""
-    texts = [value.decode() if is_utf8(value) and _READABLE.fullmatch(value) else None for value in values]
-    found = [({VALUE: text}, more) for text, more in zip(texts, beside, strict=True) if text is not None]
-    if len(found) < ENOUGH * len(values):
-        return None
-    rows = joined([row for row, _ in found], [more for _, more in found])
-    return Look(format="text", rows=rows, looked_at=len(values))
+def _by_file(sample: DraftSample, file: Path) -> Look:
+    """Return the look at records that the schema of a file describes. Raise ConfigError where they are none of it."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        why = (error.strerror or "no reason given").lower()
+        raise ConfigError(f"--schema: {file} cannot be read: {why}") from None
+    form = next(form for form in every_format() if form.is_described_by(file, text))
+    look = form.draft(replace(sample, described=text))
+    if look is None:
+        framed = (
+            schema_numbers(sample.values)
+            and "; they begin with a schema's number, so name the registry with --registry"
+        )
+        raise ConfigError(
+            f"--schema: most of the records are no values of {file}{framed or '; name the schema that wrote them'}"
+        )
+    return look
 
 
 def _unknown(values: Sequence[bytes]) -> Look:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from millrace.app.settings import Settings, load, to_layout, to_schema
+from millrace.app.settings import Settings, load, own_settings, to_schema
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
@@ -29,6 +29,7 @@ from millrace.app.tools.traffic.single_writer import SingleWriter
 from millrace.app.tools.traffic.topic_reader import dead_letters
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.pipelines.formats import format_of
 
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0
@@ -94,7 +95,7 @@ def _streams(
     """
     records, training = settings.records, settings.training
     framed = records.registry is not None
-    draws = Generated(records.format, to_schema(records), seed, to_layout(records), framed=framed)
+    draws = Generated(format_of(records.format), to_schema(records), seed, own_settings(records), framed=framed)
     block = training.batch_size * training.batches_per_call
     most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None

@@ -23,6 +23,7 @@ from millrace.app.settings.sections.registry import RegistrySettings, to_registr
 from millrace.app.tools.serve.json_tensors import BASE64, Array, ServingError, bad_request, bytes_of
 from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
 from millrace.consumers.records import Chunk, Headers, Int64s, Partition
+from millrace.pipelines.formats import format_of
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schema, Schemas
@@ -33,7 +34,6 @@ RECORDS = "records"
 KEYS, HEADERS, TIMESTAMPS = "keys", "headers", "timestamps"
 BESIDE: Mapping[str, Envelope] = {KEYS: Envelope.KEY, HEADERS: Envelope.HEADER, TIMESTAMPS: Envelope.TIMESTAMP}
 """What a request may hold beside the records, and what of Kafka's envelope it is."""
-_TEXTS = frozenset({"csv", "text"})
 _SHOWN = 20
 _REGISTRY_S = 2.0
 """How long a schema that is not known yet is waited for."""
@@ -56,6 +56,7 @@ class RecordInputs:
         Raises ConfigError if the fields or the files of the settings do not fit each other.
         """
         self._format, self._framed = records.format, framed
+        self._is_text = format_of(records.format).is_text
         self._decoder = to_feature_decoder(records, schemas)
         whole, features = to_schema(records), self._decoder.schema
         self._raw = (
@@ -87,7 +88,7 @@ class RecordInputs:
         """Return the value of a record as it is in Kafka; None for a tombstone."""
         if given is None:
             return None
-        as_text = isinstance(given, str) and self._format in _TEXTS
+        as_text = isinstance(given, str) and self._is_text
         if as_text or (isinstance(given, dict) and given.keys() == {BASE64}):
             value = bytes_of(given, 0, lambda _: f"{RECORDS}[{index}]")
             if self._framed and value[:1] == b"\0":
@@ -97,7 +98,7 @@ class RecordInputs:
             return value
         if texts:
             return texts[index].encode("utf-8", "surrogatepass")
-        kind = "a text, or bytes" if self._format in _TEXTS else "bytes"
+        kind = "a text, or bytes" if self._is_text else "bytes"
         raise bad_request(f'{RECORDS}[{index}]: a record of format {self._format} is {kind}; send {{"{BASE64}": "…"}}')
 
     def _chunk(self, values: list[bytes | None], document: Mapping[str, Any]) -> Chunk:

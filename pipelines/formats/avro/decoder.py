@@ -26,7 +26,7 @@ from millrace.pipelines.formats.shared.paths import distinct_fields, parse
 from millrace.pipelines.formats.shared.pieces import together, without_empty
 from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL, DecodedValues, Refusal, SchemaFit
 from millrace.pipelines.formats.shared.text import LARGEST
-from millrace.pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema, Schemas
 
 _HEADER = 5
 """Bytes of Confluent's wire format before the value: a zero, and the number of the schema, big-endian."""
@@ -45,21 +45,24 @@ class _Writer:
 class AvroDecoder:
     """Decodes Avro records."""
 
-    def __init__(self, schema: Schema, layout: AvroLayout) -> None:
-        self._schema, self._layout = schema, layout
+    def __init__(
+        self, schema: Schema, writer: str | None = None, path: str = "", schemas: Schemas | None = None
+    ) -> None:
+        """Take the schema that wrote plain records, as JSON, and its file; with a registry they are the reader's."""
+        self._schema, self._path, self._schemas = schema, path, schemas
         self._reader = ColumnReader(distinct_fields(schema))
         self._wants = [_want(field, schema.event_time) for field in self._reader.fields.values()]
         self._known: Mapping[tuple[str, ...], Known] = {}
         self._writers: dict[int | None, _Writer | str] = {}
         """By the schema's number; a text says why its records cannot be read."""
-        if layout.schema is not None:
-            what = f"records.avro.schema_file: {layout.path}"
-            read, named = parsed(layout.schema, what)
-            if layout.schemas is None:
+        if writer is not None:
+            what = f"records.avro.schema_file: {path}"
+            read, named = parsed(writer, what)
+            if schemas is None:
                 self._writers[None] = self._only_writer(node_of(read, named, what))
             else:
                 self._known = known_of(read, named)
-        elif layout.schemas is None:
+        elif schemas is None:
             raise ConfigError("records.avro.schema_file: Avro records are read by their schema; name its file")
 
     @property
@@ -115,7 +118,7 @@ class AvroDecoder:
     def _by_writer(self, buffer: Buffer) -> list[tuple[int | None, Int64s]]:
         """Return the numbers of schemas with their records; those without a number are broken."""
         every = np.arange(len(buffer.starts))
-        if self._layout.schemas is None:
+        if self._schemas is None:
             return [(None, every)]
         framed = (buffer.ends - buffer.starts >= _HEADER) & (buffer.data[buffer.starts] == 0)
         buffer.broken |= ~framed
@@ -136,10 +139,9 @@ class AvroDecoder:
 
     def _writer(self, number: int | None) -> _Writer | str:
         if number not in self._writers:
-            schemas = self._layout.schemas
-            assert schemas is not None
+            assert self._schemas is not None
             assert number is not None
-            registered = schemas.get(number)
+            registered = self._schemas.get(number)
             if registered is None:
                 # Asked for again: it may be registered later.
                 return f"the registry has no schema {number}"
@@ -168,8 +170,7 @@ class AvroDecoder:
         for source, field in self._reader.fields.items():
             if (unfit := planner.fit(source, field.missing).unfit) is not None:
                 raise ConfigError(
-                    f"records: {source!r} cannot be read as {field.dtype} of {self._layout.path}: {unfit}; mend the "
-                    "field"
+                    f"records: {source!r} cannot be read as {field.dtype} of {self._path}: {unfit}; mend the field"
                 )
         return _Writer(node, plan)
 

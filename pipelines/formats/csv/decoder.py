@@ -27,7 +27,7 @@ import pyarrow.csv as pcsv
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.csv.asked_columns import CsvField, places_of
+from millrace.pipelines.formats.csv.asked_columns import CsvField, CsvSettings, places_of
 from millrace.pipelines.formats.csv.framing import Dialect
 from millrace.pipelines.formats.csv.look import CsvLook
 from millrace.pipelines.formats.shared.arrow_columns import (
@@ -45,7 +45,7 @@ from millrace.pipelines.formats.shared.paths import empty_column
 from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
-from millrace.pipelines.schema import Column, CsvLayout, Schema
+from millrace.pipelines.schema import Column, Schema
 
 _SPARSE = 24
 """If more than one record in this many is read as texts, all are."""
@@ -71,17 +71,19 @@ class _CsvRows(NamedTuple):
 class CsvDecoder:
     """Decodes CSV rows."""
 
-    def __init__(self, schema: Schema, layout: CsvLayout) -> None:
-        self._schema, self._layout = schema, layout
-        self._places, count = places_of(schema, layout)
+    def __init__(self, schema: Schema, settings: CsvSettings) -> None:
+        self._schema, self._settings = schema, settings
+        self._places, count = places_of(schema, settings)
         self._dialect = Dialect(
-            columns=count, delimiter=ord(layout.delimiter), quote=None if layout.quote is None else ord(layout.quote)
+            columns=count,
+            delimiter=ord(settings.delimiter),
+            quote=None if settings.quote is None else ord(settings.quote),
         )
-        self._look = CsvLook(self._places, count, layout.delimiter, layout.lists)
+        self._look = CsvLook(self._places, count, settings.delimiter, settings.lists)
         self._names = [str(column) for column in range(count)]
         self._read = [column for place in self._places for column in place.columns]
         texts = dict.fromkeys(self._read, pa.binary())
-        in_lists = {place.columns[0] for place in self._places if place.field.shape and layout.lists is not None}
+        in_lists = {place.columns[0] for place in self._places if place.field.shape and settings.lists is not None}
         types = {column: element_type(place.field) for place in self._places for column in place.columns}
         self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
         self._as_text = self._options(texts)
@@ -128,10 +130,10 @@ class CsvDecoder:
 
     def _texts_of(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
         """Return a few framed records as texts, as Arrow reads them."""
-        if self._layout.quote is not None and self._layout.quote.encode() in text:
+        if self._settings.quote is not None and self._settings.quote.encode() in text:
             return self._rows_as(group, text, typed=False)
         # Without quotes a row is what is between its delimiters, and Arrow takes long to begin.
-        delimiter = self._layout.delimiter.encode()
+        delimiter = self._settings.delimiter.encode()
         columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
         read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
         return _CsvRows(group, pa.table(read), typed=False)
@@ -161,7 +163,7 @@ class CsvDecoder:
         return _CsvRows(group, table, typed) if table is not None and table.num_rows == len(group.records) else None
 
     def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
-        quote = self._layout.quote
+        quote = self._settings.quote
         try:
             # One block, because the reader refuses a row that is longer than a block. One thread, because the pool has
             # others.
@@ -171,7 +173,7 @@ class CsvDecoder:
                     use_threads=False, block_size=len(text) + 1, column_names=self._names, encoding="utf8"
                 ),
                 parse_options=pcsv.ParseOptions(
-                    delimiter=self._layout.delimiter,
+                    delimiter=self._settings.delimiter,
                     quote_char=False if quote is None else quote,
                     newlines_in_values=quote is not None,
                     ignore_empty_lines=False,
@@ -212,8 +214,8 @@ class CsvDecoder:
 
     def _column(self, place: CsvField, rows: _CsvRows) -> tuple[Column, Faults | None, Int64s | None]:
         arrays = [_whole(rows.table.column(column)) for column in place.columns]
-        if place.field.shape and self._layout.lists is not None:
-            return _in_lists(place, arrays[0], self._layout.lists)
+        if place.field.shape and self._settings.lists is not None:
+            return _in_lists(place, arrays[0], self._settings.lists)
         if rows.typed:
             return *_side_by_side(place, arrays, []), None
         texts = [converted(array, element_type(place.field)) for array in arrays]
@@ -229,9 +231,9 @@ class CsvDecoder:
 
     def _infinity(self, record: bytes, place: CsvField) -> Reason:
         """Return the reason for an infinity: written as such, or a finite number too large for the dtype."""
-        quote = self._layout.quote
+        quote = self._settings.quote
         if quote is None or quote.encode() not in record:
-            texts = record.split(self._layout.delimiter.encode())
+            texts = record.split(self._settings.delimiter.encode())
             named = any(b"n" in texts[int(column)].lower() for column in place.columns)
             return Reason.NOT_FINITE if named else Reason.OUT_OF_RANGE
         table = self._table(joined([record]), typed=False)

@@ -1,1 +1,54 @@
 """JSON: one object a record, bare or in Confluent's wire format."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from millrace.pipelines.formats.draft import DraftSample, Look, Row, fitting
+from millrace.pipelines.formats.format import Format, late
+from millrace.pipelines.formats.shared.made_up import made_up_records
+from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.schema import Schema, Schemas
+
+_HEADER = 5
+
+
+class JsonFormat(Format):
+    """Objects."""
+
+    name = "json"
+    registry_kind = "JSON"
+
+    def fits(self, schema: Schema, settings: Any = None, *, registered: bool = False) -> None:
+        asked_of(distinct_fields(schema))
+
+    def decoder(self, schema: Schema, settings: Any = None, schemas: Schemas | None = None) -> Decoder:
+        if schemas is None:
+            decoder: Decoder = late("json.decoder:JsonDecoder")(schema)
+        else:
+            decoder = late("json.framed:FramedJsonDecoder")(schema, schemas)
+        return decoder
+
+    def draft(self, sample: DraftSample) -> Look | None:
+        def read(value: bytes) -> Row | None:
+            if sample.registered and value[:1] != b"\0":
+                return None
+            try:
+                row = json.loads(value[_HEADER:] if sample.registered else value)
+            except (ValueError, RecursionError):
+                return None
+            return row if isinstance(row, dict) else None
+
+        return fitting(self.name, sample, read)
+
+    def generate(
+        self,
+        schema: Schema,
+        random: np.random.Generator,
+        count: int,
+        settings: Any = None,
+    ) -> Sequence[bytes]:
+        return [json.dumps(record).encode() for record in made_up_records(schema, random, count)]

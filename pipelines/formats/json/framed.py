@@ -13,7 +13,7 @@ from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.json.decoder import JsonDecoder
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
-from millrace.pipelines.schema import JsonLayout, Schema
+from millrace.pipelines.schema import Schema, Schemas
 
 _HEADER = 5
 _KIND = "JSON"
@@ -24,9 +24,8 @@ _NAMELESS = "an object"
 class FramedJsonDecoder:
     """Decodes what follows the number of the schema."""
 
-    def __init__(self, schema: Schema, layout: JsonLayout) -> None:
-        assert layout.schemas is not None
-        self._inner, self._schemas = JsonDecoder(schema), layout.schemas
+    def __init__(self, schema: Schema, schemas: Schemas) -> None:
+        self._inner, self._schemas = JsonDecoder(schema), schemas
         self._fits: dict[bytes, SchemaFit | None] = {}
         """By a record's first bytes; None where its schema is one of another format."""
 

@@ -28,8 +28,6 @@ class RawDecoder:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._fields = distinct_fields(schema)
-        for field in self._fields:
-            _check(field)
         self._row = np.dtype([(str(at), _stored(field), field.shape) for at, field in enumerate(self._fields)])
         if not self._row.itemsize:
             raise ConfigError("records: a raw record of this schema has no bytes; give a field at least one element")
@@ -68,22 +66,6 @@ class RawDecoder:
         fits = np.fromiter(map(len, records), np.int64, len(records)) == size
         refused += [Refusal(index, Reason.MALFORMED) for index in indices[~fits].tolist()]
         return [*compress(records, fits.tolist())], indices[fits], refused
-
-
-def _check(field: Field) -> None:
-    if field.dtype == "string":
-        raise ConfigError(
-            f"records: field {field.name!r} is a string, and raw records hold numbers only; use format: json"
-        )
-    if field.pad is not None:
-        raise ConfigError(
-            f"records: field {field.name!r} has a pad, and a raw record has one length; leave the pad out, or use "
-            "format: json"
-        )
-    if field.missing is not None:
-        raise ConfigError(
-            f"records: field {field.name!r} has a missing value, and no field of a raw record can be missing; drop it"
-        )
 
 
 def _stored(field: Field) -> np.dtype[np.generic]:

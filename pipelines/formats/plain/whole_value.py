@@ -9,9 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats.plain.whole_fields import whole_complaint
 from millrace.pipelines.formats.shared.paths import distinct_fields, empty_column
 from millrace.pipelines.formats.shared.pieces import only_good
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
@@ -24,10 +22,8 @@ class BytesDecoder:
     """Takes values as they are."""
 
     def __init__(self, schema: Schema) -> None:
-        """Raise ConfigError for a field that is not the whole value."""
+        """Take a schema whose only field of the value is the whole value."""
         self._schema = schema
-        if (complaint := whole_complaint("text", schema.fields)) is not None:
-            raise ConfigError(f"records: {complaint}")
         (self._field,) = distinct_fields(schema)
 
     @property

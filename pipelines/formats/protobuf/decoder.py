@@ -9,6 +9,7 @@ Runs on the decode pool's threads. What is kept are the readers of message types
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy as np
 from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.protobuf.descriptors import (
+from millrace.pipelines.formats.protobuf.message_reader import MessageReader
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
+from millrace.pipelines.formats.shared.descriptors import (
     Header,
     described,
     descriptor_set,
@@ -26,12 +29,10 @@ from millrace.pipelines.formats.protobuf.descriptors import (
     message_of,
     number_of,
 )
-from millrace.pipelines.formats.protobuf.message_reader import MessageReader
-from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
 from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.formats.shared.pieces import together, without_empty
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
-from millrace.pipelines.schema import ProtobufLayout, Schema, Schemas
+from millrace.pipelines.schema import Schema, Schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,20 @@ Verdict = MessageReader | _Unread
 class ProtobufDecoder:
     """Decodes messages."""
 
-    def __init__(self, schema: Schema, layout: ProtobufLayout) -> None:
-        """Raise ConfigError where the message is not there, or a field cannot be read from it."""
-        self._schema, self._layout = schema, layout
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        file: Path | None = None,
+        descriptors: bytes = b"",
+        message: str | None = None,
+        schemas: Schemas | None = None,
+    ) -> None:
+        """Take the file that describes the message, or the FileDescriptorSet itself, or the registry.
+
+        Raise ConfigError where the message is not there, or a field cannot be read from it.
+        """
+        self._schema, self._schemas = schema, schemas
         self._reader = ColumnReader(distinct_fields(schema))
         # Set when all is known, and not before: another thread may ask meanwhile, and at worst does the same work.
         self._readers: dict[tuple[int, tuple[int, ...]] | None, MessageReader] = {}
@@ -61,9 +73,8 @@ class ProtobufDecoder:
         """By the schema's number; a text says why its records cannot be read."""
         self._known: Any = None
         """The message as the settings describe it, where there is a registry too."""
-        if layout.schemas is None or layout.file is not None:
-            descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
-            self._known = message_of(descriptors, layout.message)
+        if schemas is None or file is not None:
+            self._known = message_of(descriptors if file is None else descriptor_set(file), message)
             self._readers[None] = MessageReader(self._known, self._reader)
 
     @property
@@ -103,7 +114,7 @@ class ProtobufDecoder:
 
     def _by_header(self, records: Sequence[bytes]) -> Mapping[Header, Sequence[int]]:
         """Return the rows of the records by what they begin with before the message."""
-        if self._layout.schemas is None:
+        if self._schemas is None:
             return {b"": range(len(records))} if records else {}
         groups: dict[Header, list[int]] = {}
         for row, record in enumerate(records):
@@ -123,14 +134,14 @@ class ProtobufDecoder:
         return readers
 
     def _reader_of(self, header: Header) -> Verdict:
-        if self._layout.schemas is None:
+        if self._schemas is None:
             return self._readers[None]
         if not header:
             return _MALFORMED
         number, indexes = number_of(header), indexes_of(header)
         if (number, indexes) in self._readers:
             return self._readers[number, indexes]
-        descriptors = self._descriptors_of(number, self._layout.schemas)
+        descriptors = self._descriptors_of(number, self._schemas)
         if isinstance(descriptors, str):
             return _Unread(Reason.UNKNOWN_SCHEMA, descriptors)
         message = message_at(descriptors, indexes)

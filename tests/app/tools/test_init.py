@@ -33,11 +33,11 @@ from millrace.app.tools.init.draft_files import Draft, name_of, refuse_to_overwr
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.record_look import Look
 from millrace.app.tools.init.topic_sample import look_at
 from millrace.consumers.errors import ConfigError, UnreachableError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats.draft import Look
 from millrace.pipelines.stream.decode import decode_chunk
 
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
@@ -213,12 +213,8 @@ def test_records_with_an_operation_alone_are_no_change_events() -> None:
 def test_csv_is_recognized_by_its_columns_and_named_by_its_header(delimiter: str) -> None:
     lines = [["price", "ad", "clicked"], ["1.5", "a", "1"], ["2", "", "0"]]
     look = look_at([delimiter.join(line).encode() for line in lines])
-    assert (look.format, look.columns, look.delimiter, look.named) == (
-        "csv",
-        ("price", "ad", "clicked"),
-        delimiter,
-        True,
-    )
+    settings = {"columns": ["price", "ad", "clicked"], **({"delimiter": delimiter} if delimiter != "," else {})}
+    assert (look.format, look.section, look.hints) == ("csv", {"csv": settings}, {})
     assert list(look.rows) == [{"price": 1.5, "ad": "a", "clicked": 1}, {"price": 2, "ad": None, "clicked": 0}]
 
 
@@ -227,7 +223,7 @@ def test_header_line_of_csv_names_the_columns_wherever_it_lies(at: int, tmp_path
     values = [f"{'ab'[number % 2]};{number % 9}.5;{number % 2}".encode() for number in range(100)]
     values[at:at] = [b"kind;size;label"]
     look = look_at([*values, b"kind;size;label"])
-    assert (look.columns, look.named, len(look.rows)) == (("kind", "size", "label"), True, 100)
+    assert (look.section["csv"]["columns"], look.hints, len(look.rows)) == (["kind", "size", "label"], {}, 100)
     assert [one.partition(" are")[0] for one in look.notes] == ["2 of the records looked at"]
     roles = cast(columns_of(look.rows), ChosenRoles(label="label"))
     assert {column.kind for column in roles.features} == {ColumnKind.TEXT, ColumnKind.NUMBER}
@@ -241,13 +237,14 @@ def test_header_line_of_csv_names_the_columns_wherever_it_lies(at: int, tmp_path
 def test_header_line_of_csv_is_no_row_beside_given_names() -> None:
     values = [b"kind,size", *(f"{'ab'[number % 2]},{number % 9}".encode() for number in range(60))]
     look = look_at(values, ("x", "y"))
-    assert (look.columns, len(look.rows), len(look.notes)) == (("x", "y"), 60, 1)
+    assert (look.section["csv"], len(look.rows), len(look.notes)) == ({"columns": ["x", "y"]}, 60, 1)
 
 
 def test_csv_without_a_header_gets_generated_or_given_names() -> None:
     values = [b"1.5,a,1", b"2,b,0"]
-    assert look_at(values).columns == ("column_1", "column_2", "column_3")
-    assert look_at(values, ("x", "y", "z")).columns == ("x", "y", "z")
+    assert look_at(values).section["csv"]["columns"] == ["column_1", "column_2", "column_3"]
+    assert list(look_at(values).hints) == ["csv"]
+    assert look_at(values, ("x", "y", "z")).section["csv"]["columns"] == ["x", "y", "z"]
     with pytest.raises(ConfigError, match="--columns: 2 names, and the records have 3 columns"):
         look_at(values, ("x", "y"))
 

@@ -25,11 +25,11 @@ from millrace.app.tools.init.columns import columns_of
 from millrace.app.tools.init.draft_files import Draft, write
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text
 from millrace.app.tools.init.drafted_model import model_text
-from millrace.app.tools.init.record_look import Look
 from millrace.app.tools.init.topic_sample import look_at, schema_hints
 from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.pipelines.formats.draft import Look
 from millrace.pipelines.formats.image.images import image_shape
-from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from millrace.pipelines.stream.decode import decode_chunk
 from tests.app.tools.test_init import assert_the_model_starts, chunk_of
 from tests.pipelines.formats.image.image_verdicts import JPEG, png

@@ -23,7 +23,7 @@ from millrace.app.tools.traffic.single_writer import ExpectedPosition
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats import format_of, make_decoder
 from millrace.pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
 from millrace.pipelines.stream.decode import decode_chunk
 from millrace.training.ledger.offset_checksum import Evidence
@@ -47,7 +47,7 @@ ROLES = {
 def test_generated_records_decode_and_the_bad_ones_get_their_verdict(form: str) -> None:
     features = tuple(field for field in FIELDS if form != "raw" or field.dtype != "string")
     schema = Schema(features=features, **ROLES)  # type: ignore[arg-type]
-    stream, random = Generated(form, schema, seed=1), Random(1)
+    stream, random = Generated(format_of(form), schema, seed=1), Random(1)
     values, verdicts = zip(
         *(stream.draw(ExpectedPosition(0, offset), random) for offset in range(RECORDS)), strict=True
     )
@@ -65,7 +65,7 @@ def test_generated_records_of_nested_fields_decode() -> None:
         for at, (source, shape) in enumerate(sources.items())
     )
     schema = Schema(features=fields, **ROLES)  # type: ignore[arg-type]
-    stream, random = Generated("json", schema, seed=1), Random(1)
+    stream, random = Generated(format_of("json"), schema, seed=1), Random(1)
     drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
     values = [value for value, verdict in drawn if verdict is None]
     assert len(make_decoder("json", schema).decode(values).kept) == len(values) > 100
@@ -77,7 +77,7 @@ def test_generated_times_and_classes_are_those_of_the_settings(form: str, unit: 
     kind = Field(name="kind", source="kind", dtype="int32", one_of=(0, 1), classes=("spam", "mail"))
     time = Field(name="event_time", source="t", dtype="int64", time=TimeFormat(unit=unit))
     schema = Schema(features=(FIELDS[0],), labels=(kind,), event_time=time)
-    stream, random = Generated(form, schema, seed=1), Random(1)
+    stream, random = Generated(format_of(form), schema, seed=1), Random(1)
     drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
     values = [value for value, verdict in drawn if verdict is None]
     decoded = decode_chunk(chunk_of(values), make_decoder(form, schema))
@@ -89,18 +89,18 @@ def test_generated_times_and_classes_are_those_of_the_settings(form: str, unit: 
 def test_records_with_a_key_are_generated_only_where_it_may_be_missing() -> None:
     key = Field(name="who", source="$key", dtype="string")
     with pytest.raises(ConfigError, match=r"'who' is \$key, .* give it a missing value for a proof"):
-        Generated("json", Schema(features=(FIELDS[0], key)), seed=1)
-    Generated("json", Schema(features=(FIELDS[0], replace(key, missing="x"))), seed=1)
+        Generated(format_of("json"), Schema(features=(FIELDS[0], key)), seed=1)
+    Generated(format_of("json"), Schema(features=(FIELDS[0], replace(key, missing="x"))), seed=1)
 
 
 def test_a_format_that_cannot_be_generated_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json, csv or raw"):
-        Generated("avro", Schema(features=FIELDS[:1]), seed=1)
+        Generated(format_of("avro"), Schema(features=FIELDS[:1]), seed=1)
     with pytest.raises(ConfigError, match=r"records.registry: .* leave the registry out of the copy"):
-        Generated("json", Schema(features=FIELDS[:1]), seed=1, framed=True)
+        Generated(format_of("json"), Schema(features=FIELDS[:1]), seed=1, framed=True)
     image = Field(name="photo", source="photo", dtype="uint8", shape=(2, 2, 1), image="base64")
     with pytest.raises(ConfigError, match="'photo' is an image, and none can be made up"):
-        Generated("json", Schema(features=(image,)), seed=1)
+        Generated(format_of("json"), Schema(features=(image,)), seed=1)
 
 
 def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_text: LoadText, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import fastavro
 from google.protobuf.message_factory import GetMessageClass
 
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import WIDTH, ExpectedPosition, Verdict, good
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.avro.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.formats.example.example_verdicts import EXAMPLE
@@ -357,10 +358,12 @@ LISTS_CASES = (
 
 JSON = Conformance(name="json", decoder=make_decoder("json", JSON_SCHEMA), cases=JSON_CASES)
 RAW = Conformance(name="raw", decoder=make_decoder("raw", RAW_SCHEMA), cases=RAW_CASES)
-CSV = Conformance(name="csv", decoder=make_decoder("csv", CSV_SCHEMA, CsvLayout(columns=_CSV_COLUMNS)), cases=CSV_CASES)
+CSV = Conformance(
+    name="csv", decoder=make_decoder("csv", CSV_SCHEMA, CsvSettings(columns=_CSV_COLUMNS)), cases=CSV_CASES
+)
 CSV_LISTS = Conformance(
     name="csv with lists in a column",
-    decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
+    decoder=make_decoder("csv", LISTS_SCHEMA, CsvSettings(delimiter="\t", quote=None, lists=";")),
     cases=LISTS_CASES,
 )
 SUBJECTS = (

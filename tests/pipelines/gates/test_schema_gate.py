@@ -15,7 +15,7 @@ from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
 from millrace.pipelines.formats.shared.protocol import changes, in_a_sentence
 from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
 from millrace.pipelines.registry.schemas import KeptSchemas
-from millrace.pipelines.schema import AvroLayout, Field, JsonLayout, ProtobufLayout, RegisteredSchema, Schema
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.ledger.ledger import Skip
 from tests.pipelines.formats.avro.avro_verdicts import Registry, framed
@@ -54,8 +54,7 @@ class Stream:
     def __init__(self, folder: Path | None, *, holds: bool = True) -> None:
         registry = Registry()
         registry.schemas = {number: RegisteredSchema("AVRO", json.dumps(each)) for number, each in WRITERS.items()}
-        layout = AvroLayout(schema=json.dumps(READER), path="reader.avsc", schemas=registry)
-        self.decoder = AvroDecoder(Schema(features=FIELDS), layout)
+        self.decoder = AvroDecoder(Schema(features=FIELDS), json.dumps(READER), "reader.avsc", registry)
         self.reports: list[NewSchema] = []
         self.gate = SchemaGate(KeptSchemas(folder), self.reports.append, holds=holds)
 
@@ -202,7 +201,7 @@ def test_messages_of_new_schemas_are_reported_and_held_in_the_same_way(
     registry = Registry()
     texts = {each: PROTO.format(MESSAGES[each]) for each in (1, 2, 3, number)}
     registry.schemas = {each: RegisteredSchema("PROTOBUF", text) for each, text in texts.items()}
-    decoder = ProtobufDecoder(Schema(features=FIELDS), ProtobufLayout(schemas=registry))
+    decoder = ProtobufDecoder(Schema(features=FIELDS), schemas=registry)
     reports: list[NewSchema] = []
     gate = SchemaGate(KeptSchemas(None), reports.append)
 
@@ -230,7 +229,7 @@ def test_json_schemas_are_reported_by_their_titles_and_hold_nothing() -> None:
     }
     registry.schemas = {number: RegisteredSchema("JSON", text) for number, text in texts.items()}
     registry.schemas[9] = RegisteredSchema("AVRO", '"string"')
-    decoder = FramedJsonDecoder(Schema(features=FIELDS), JsonLayout(schemas=registry))
+    decoder = FramedJsonDecoder(Schema(features=FIELDS), registry)
     reports: list[NewSchema] = []
     gate = SchemaGate(KeptSchemas(None), reports.append)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.made_up import of_dtype, within
 from millrace.pipelines.schema import Column, Field, Schema
 
 
@@ -56,20 +56,12 @@ def _of_any_length(field: Field, column: Column, random: np.random.Generator) ->
     return {field.name: cut, field.lengths.name: lengths.astype(np.int32)}
 
 
-def keeping_rules(field: Field, shape: tuple[int, ...], random: np.random.Generator) -> Column:
-    """Make up values that `one_of` lists, or numbers of [0, 1] moved into the bounds of `min` and `max`."""
-    if field.one_of is not None:
-        return _listed(field)[random.integers(0, len(field.one_of), shape)]
-    made_up = random.integers(0, 2, shape) if field.numpy_dtype.kind in "iu" else random.uniform(0.05, 0.95, shape)
-    return _within(made_up, field).astype(field.numpy_dtype)
-
-
 def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool = False) -> Column:
     shape = (rows, *field.shape)
     if field.example is not None:
-        return np.resize(_of_dtype(field, field.example), shape)
+        return np.resize(of_dtype(field, field.example), shape)
     if field.one_of is not None:
-        return _listed(field)[random.integers(0, len(field.one_of), shape)]
+        return of_dtype(field, field.one_of)[random.integers(0, len(field.one_of), shape)]
     if field.dtype == "string":
         words: Any = random.integers(0, 1000, shape).astype("S")
         return words.astype(object)  # type: ignore[no-any-return]  # numpy says Any
@@ -77,28 +69,5 @@ def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool
     if label and len(field.shape) == 1 and field.shape[0] > 1 and kind == "f":
         return np.eye(field.shape[0], dtype=field.numpy_dtype)[random.integers(0, field.shape[0], rows)]
     if label or kind in "iub":
-        return _within(random.integers(0, 2, shape), field).astype(field.numpy_dtype)
-    return _within(random.uniform(0.05, 0.95, shape), field).astype(field.numpy_dtype)
-
-
-def _listed(field: Field) -> Column:
-    return _of_dtype(field, field.one_of or ())
-
-
-def _of_dtype(field: Field, values: Any) -> Column:
-    """Return values of any depth as an array of the field's dtype; a text as UTF-8."""
-    if field.dtype != "string":
-        return np.array(values, field.numpy_dtype)
-    texts = np.array(values, object)
-    flat = [text.encode() for text in texts.ravel().tolist()]
-    texts.ravel()[:] = flat
-    return texts
-
-
-def _within(made_up: npt.NDArray[np.float64] | Int64s, field: Field) -> Column:
-    """Move and squeeze numbers of [0, 1] as little as the field's bounds require."""
-    low, high = field.min, field.max
-    span = 1 if low is None or high is None else min(1, high - low)
-    start = 0 if high is None else min(0, high - span)
-    moved: Column = made_up * span + (start if low is None else max(start, low))
-    return moved
+        return within(random.integers(0, 2, shape), field).astype(field.numpy_dtype)
+    return within(random.uniform(0.05, 0.95, shape), field).astype(field.numpy_dtype)

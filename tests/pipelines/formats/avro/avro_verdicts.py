@@ -9,8 +9,8 @@ from typing import Any
 import fastavro
 
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
+from millrace.pipelines.formats.avro.decoder import AvroDecoder
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 _MALFORMED = (Reason.MALFORMED, None)
@@ -320,15 +320,11 @@ REGISTRY_CASES = (
 
 AVRO = Conformance(
     name="avro",
-    decoder=make_decoder("avro", AVRO_SCHEMA, avro=AvroLayout(schema=json.dumps(WRITER), path="click.avsc")),
+    decoder=AvroDecoder(AVRO_SCHEMA, json.dumps(WRITER), "click.avsc"),
     cases=AVRO_CASES,
 )
 AVRO_REGISTRY = Conformance(
     name="avro with a registry",
-    decoder=make_decoder(
-        "avro",
-        REGISTRY_SCHEMA,
-        avro=AvroLayout(schema=json.dumps(READER), path="reader.avsc", schemas=Registry()),
-    ),
+    decoder=AvroDecoder(REGISTRY_SCHEMA, json.dumps(READER), "reader.avsc", Registry()),
     cases=REGISTRY_CASES,
 )

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.avro.decoder import AvroDecoder
 from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
 from millrace.pipelines.formats.avro.nodes import AvroNode, BrokenError
 from millrace.pipelines.formats.avro.plans import Planner, Want
 from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
 from millrace.pipelines.formats.shared.arrow_columns import Show
 from millrace.pipelines.formats.shared.paths import PathStep
-from millrace.pipelines.schema import AvroLayout, Field, Schema, TimeFormat
+from millrace.pipelines.schema import Field, Schema, TimeFormat
 from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.avro.avro_values import Made, found, prefixes, records, wanted, written
 from tests.pipelines.stream.test_decode import chunk_of
@@ -275,7 +275,7 @@ def test_a_logical_time_is_the_event_time_whatever_its_unit(
     time = TimeFormat(unit=unit) if unit else None
     at = Field(name="event_time", source="at", dtype="int64", time=time)
     schema = Schema(features=(Field(name="x", source="x", dtype="int32"),), event_time=at)
-    decoder = make_decoder("avro", schema, avro=AvroLayout(schema=json.dumps(writer), path="t.avsc"))
+    decoder = AvroDecoder(schema, json.dumps(writer), "t.avsc")
     decoded = decode_chunk(chunk_of([written("long", stored) + written("int", 1)]), decoder)
     if expected is None:
         assert [refused.reason for refused in decoded.refused] == [Reason.OUT_OF_RANGE]

@@ -12,8 +12,9 @@ import pytest
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
 from millrace.pipelines.formats.shared.number_texts import converted
-from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, outcomes
 
 PAIRS = Schema(
@@ -77,7 +78,7 @@ def test_in_a_flood_of_bad_records_the_good_ones_are_kept(bad: bytes, share: flo
 
 
 def test_the_fields_may_stand_in_any_order_among_columns_that_nobody_reads() -> None:
-    layout = CsvLayout(columns=("a", "text", "b", "id"))
+    layout = CsvSettings(columns=("a", "text", "b", "id"))
     decoded = make_decoder("csv", PAIRS, layout).decode([b"x,one,,1", b'"y,",two,z,2'])
     assert decoded.columns["id"].tolist() == [1, 2]
     assert decoded.columns["text"].tolist() == [b"one", b"two"]
@@ -92,12 +93,12 @@ def test_a_grid_is_read_row_by_row_from_columns_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        (CsvLayout(columns=("id",)), "no column is named 'text'"),
-        (CsvLayout(delimiter="\n"), "one ASCII character"),
-        (CsvLayout(delimiter='"'), "must be different"),
+        (CsvSettings(columns=("id",)), "no column is named 'text'"),
+        (CsvSettings(delimiter="\n"), "one ASCII character"),
+        (CsvSettings(delimiter='"'), "must be different"),
     ],
 )
-def test_a_layout_that_cannot_be_read_is_a_setting_error(layout: CsvLayout, says: str) -> None:
+def test_a_layout_that_cannot_be_read_is_a_setting_error(layout: CsvSettings, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make_decoder("csv", PAIRS, layout)
 

@@ -2,7 +2,7 @@
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.schema import Field, JsonLayout, RegisteredSchema, Schema
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance
 
 
@@ -23,7 +23,7 @@ _FRAMED = b"\0\0\0\0\1" + _OBJECT
 _MALFORMED, _UNKNOWN = (Reason.MALFORMED, None), (Reason.UNKNOWN_SCHEMA, None)
 FRAMED_JSON = Conformance(
     name="json with a registry",
-    decoder=make_decoder("json", SCHEMA, json=JsonLayout(schemas=Registry())),
+    decoder=make_decoder("json", SCHEMA, schemas=Registry()),
     cases=(
         Case("no value", None, (Reason.EMPTY, None)),
         Case("an empty value", b"", (Reason.EMPTY, None)),

@@ -48,8 +48,8 @@ def test_a_single_field_is_handed_on_without_a_copy() -> None:
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        (Field(name="x", source="x", dtype="string"), "use format: json"),
-        (Field(name="x", source="x", dtype="int8", missing=1), "drop it"),
+        (Field(name="x", source="x", dtype="string"), "write format: json"),
+        (Field(name="x", source="x", dtype="int8", missing=1), "leave it out"),
         (Field(name="x", source="x", dtype="int8", shape=(0,)), "no bytes"),
     ],
 )

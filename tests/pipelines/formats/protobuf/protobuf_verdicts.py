@@ -7,13 +7,12 @@ from typing import Any
 from google.protobuf import message_factory
 
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.protobuf.descriptors import descriptor_set, message_of
-from millrace.pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
+from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
+from millrace.pipelines.formats.shared.descriptors import descriptor_set, message_of
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome
 
 ORDERS = descriptor_set(Path(__file__).with_name("order.proto"))
-LAYOUT = ProtobufLayout(descriptors=ORDERS, message="Order")
 SCHEMA = Schema(
     features=(
         Field(name="price", source="price", dtype="float32", missing=-1.0),
@@ -148,7 +147,9 @@ CASES = (
     Case("two fields at fault: the schema's first", order(level=4, x=[1.0]), (Reason.WRONG_SHAPE, "x")),
 )
 
-PROTOBUF = Conformance(name="protobuf", decoder=make_decoder("protobuf", SCHEMA, protobuf=LAYOUT), cases=CASES)
+PROTOBUF = Conformance(
+    name="protobuf", decoder=ProtobufDecoder(SCHEMA, descriptors=ORDERS, message="Order"), cases=CASES
+)
 
 # With a registry: versions of a message among others, and messages in messages.
 FIRST = """
@@ -235,6 +236,6 @@ REGISTRY_CASES = (
 )
 PROTOBUF_REGISTRY = Conformance(
     name="protobuf with a registry",
-    decoder=make_decoder("protobuf", REGISTRY_SCHEMA, protobuf=ProtobufLayout(schemas=Registry())),
+    decoder=ProtobufDecoder(REGISTRY_SCHEMA, schemas=Registry()),
     cases=REGISTRY_CASES,
 )

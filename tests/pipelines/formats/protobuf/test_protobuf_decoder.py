@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from millrace.consumers.errors import ConfigError, NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
-from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, descriptor_set
+from millrace.pipelines.formats.shared.descriptors import compiled_texts, descriptor_set
 from millrace.pipelines.formats.shared.paths import parse
-from millrace.pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
+from millrace.pipelines.schema import Field, RegisteredSchema, Schema
 from tests.pipelines.formats.decoder_conformance import Outcome, mutated, outcomes, same
 from tests.pipelines.formats.protobuf.protobuf_verdicts import (
     CASES,
-    LAYOUT,
     ORDER,
     ORDERS,
     PROTOBUF,
@@ -266,35 +265,35 @@ def test_in_a_flood_of_bad_records_the_good_ones_are_kept(bad: bytes, share: flo
 )
 def test_a_field_that_can_never_be_read_is_a_setting_error(field: Field, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        ProtobufDecoder(Schema(features=(field,)), LAYOUT)
+        ProtobufDecoder(Schema(features=(field,)), descriptors=ORDERS, message="Order")
 
 
 def test_a_message_cannot_be_read_whole_and_in_parts() -> None:
     at, seconds = Field(name="a", source="at", dtype="int64"), Field(name="b", source="at.seconds", dtype="int64")
-    decoder = ProtobufDecoder(Schema(features=(seconds,)), LAYOUT)
+    decoder = ProtobufDecoder(Schema(features=(seconds,)), descriptors=ORDERS, message="Order")
     assert decoder.decode([ORDER(at={"seconds": 5}).SerializeToString()]).columns["at.seconds"].tolist() == [5]
     for fields in ((at, seconds), (seconds, at)):
         with pytest.raises(ConfigError, match="also read as"):
-            ProtobufDecoder(Schema(features=fields), LAYOUT)
+            ProtobufDecoder(Schema(features=fields), descriptors=ORDERS, message="Order")
 
 
 def test_a_message_is_found_by_its_whole_name_by_its_end_or_as_the_only_one() -> None:
     schema = Schema(features=(Field(name="x", source="x", dtype="int64"),))
     one = compiled_texts({"a.proto": 'syntax = "proto3"; package p.q; message M { int64 x = 1; }'}, "a.proto", "test")
     for name in (None, "M", "q.M", "p.q.M"):
-        found = ProtobufDecoder(schema, ProtobufLayout(descriptors=one, message=name)).decode([b"\x08\x05"])
+        found = ProtobufDecoder(schema, descriptors=one, message=name).decode([b"\x08\x05"])
         assert found.columns["x"].tolist() == [5]
     with pytest.raises(ConfigError, match=r"has shop.User, shop.Item, shop.Order; name the one of the records"):
-        ProtobufDecoder(schema, ProtobufLayout(descriptors=ORDERS))
+        ProtobufDecoder(schema, descriptors=ORDERS)
     with pytest.raises(ConfigError, match="'Ordre' is none, or more than one, of them"):
-        ProtobufDecoder(schema, ProtobufLayout(descriptors=ORDERS, message="Ordre"))
+        ProtobufDecoder(schema, descriptors=ORDERS, message="Ordre")
 
 
 def test_proto2_tells_absent_from_zero_and_its_defaults_are_absent() -> None:
     text = 'syntax = "proto2"; message M { required int64 x = 1; optional int32 y = 2 [default = 5]; }'
-    layout = ProtobufLayout(descriptors=compiled_texts({"a.proto": text}, "a.proto", "test"))
+    described = compiled_texts({"a.proto": text}, "a.proto", "test")
     schema = Schema(features=tuple(Field(name=name, source=name, dtype="int64") for name in "xy"))
-    found = outcomes(ProtobufDecoder(schema, layout), [b"\x10\x00", b"\x08\x00", b"\x08\x00\x10\x00"])
+    found = outcomes(ProtobufDecoder(schema, descriptors=described), [b"\x10\x00", b"\x08\x00", b"\x08\x00\x10\x00"])
     assert found == [(Reason.MISSING, "x"), (Reason.MISSING, "y"), {"x": 0, "y": 0}]
 
 
@@ -315,7 +314,7 @@ class Counted(Registry):
 
 def test_records_wait_for_a_schema_that_is_not_known_yet_and_each_is_asked_for_once() -> None:
     registry = Counted()
-    decoder = ProtobufDecoder(REGISTRY_SCHEMA, ProtobufLayout(schemas=registry))
+    decoder = ProtobufDecoder(REGISTRY_SCHEMA, schemas=registry)
     values = [framed(1, b"\x02\x02", b""), framed(2, b"\0", b""), framed(7, b"\0", b""), framed(1, b"\x02\x10", b"")]
     with pytest.raises(NotYetError):
         decoder.decode(values)
@@ -346,7 +345,7 @@ def test_a_set_without_its_imports_is_a_setting_error() -> None:
     whole = descriptor_pb2.FileDescriptorSet.FromString(ORDERS)
     alone = descriptor_pb2.FileDescriptorSet(file=[whole.file[-1]]).SerializeToString()
     with pytest.raises(ConfigError, match=r"it is incomplete: .*; write it by `protoc --include_imports`"):
-        ProtobufDecoder(SCHEMA, ProtobufLayout(descriptors=alone, message="Order"))
+        ProtobufDecoder(SCHEMA, descriptors=alone, message="Order")
     assert descriptor_set(HERE / "order.proto") == ORDERS
 
 
@@ -360,7 +359,7 @@ def test_schemas_import_what_nobody_registers() -> None:
     registry = Registry()
     registry.schemas[1] = RegisteredSchema("PROTOBUF", text)
     fields = (Field(name="units", source="price.units", dtype="int64"), Field(name="at", source="at", dtype="int64"))
-    decoder = ProtobufDecoder(Schema(features=fields), ProtobufLayout(schemas=registry))
+    decoder = ProtobufDecoder(Schema(features=fields), schemas=registry)
     found = decoder.decode([framed(1, b"\0", b"\x12\x02\x10\x07\x1a\x02\x08\x02")])
     assert {name: column.tolist() for name, column in found.columns.items()} == {"price.units": [7], "at": [2000]}
 
@@ -383,8 +382,7 @@ def test_a_renamed_field_is_found_by_the_number_that_the_settings_know(tmp_path:
         Field(name="price", source="price", dtype="float32"),
         Field(name="age", source="users.x.age", dtype="int32", missing=-1),
     )
-    layout = ProtobufLayout(file=known, message="C", schemas=registry)
-    decoder = ProtobufDecoder(Schema(features=fields), layout)
+    decoder = ProtobufDecoder(Schema(features=fields), file=known, message="C", schemas=registry)
     found = decoder.decode(
         [framed(1, b"\x02\x02", b"\x08\x07\x1a\x07\x0a\x01x\x12\x02\x10\x09"), framed(2, b"\0", b"\x28\x01")]
     )
@@ -393,5 +391,6 @@ def test_a_renamed_field_is_found_by_the_number_that_the_settings_know(tmp_path:
         (Reason.MISSING, "s.C has no 'price', which has the number 1; it has cost, price")
     ]
     assert [fit.fields["users.x.age"].place for fit, _ in found.schemas] == ["people.x.years", None]
+    hour = Field(name="hour", source="hour", dtype="int32")
     with pytest.raises(ConfigError, match="has no 'hour'"):
-        ProtobufDecoder(Schema(features=(Field(name="hour", source="hour", dtype="int32"),)), layout)
+        ProtobufDecoder(Schema(features=(hour,)), file=known, message="C", schemas=registry)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.shared.test_record_envelope import Case, chunk_of
 
@@ -29,7 +30,7 @@ def field(**other: Any) -> Field:
 def test_a_text_is_its_place_in_the_list(form: str) -> None:
     texts = ["né", "spam", "other", "né", "Spam"]
     values = [json.dumps({"x": 1, "kind": text}).encode() if form == "json" else f"1,{text}".encode() for text in texts]
-    decoder = make_decoder(form, Schema(features=(X,), labels=(KIND,)), CsvLayout())
+    decoder = make_decoder(form, Schema(features=(X,), labels=(KIND,)), CsvSettings())
     decoded = decode_chunk(chunk_of([Case("", None, value=value) for value in values]), decoder)
     np.testing.assert_array_equal(decoded.labels["kind"], np.array([1, 0, 1], np.int32), strict=True)
     assert [(one.offset, one.reason, one.field) for one in decoded.refused] == [

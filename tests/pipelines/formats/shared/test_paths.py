@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats import make_decoder
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
 from millrace.pipelines.formats.shared.paths import Envelope, Path, PathStep, escaped, is_envelope, of_names, parse
-from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.schema import Field, Schema
 
 AWKWARD = st.text(st.sampled_from("ab.[]\\$ \n\té"), min_size=1, max_size=8)
 STEPS = st.lists(
@@ -120,7 +121,7 @@ def test_what_is_no_path_is_refused_in_one_line(source: str, says: str) -> None:
 def test_a_flat_format_knows_a_path_by_its_text() -> None:
     fields = tuple(Field(name=source, source=source, dtype="int8") for source in ("user.age", r"a\.b", "c"))
     schema = Schema(features=fields)
-    layout = CsvLayout(columns=("c", "other", "a.b", "user.age"))
+    layout = CsvSettings(columns=("c", "other", "a.b", "user.age"))
     decoded = make_decoder("csv", schema, layout).decode([b"3,,2,1"])
     assert {source: column.tolist() for source, column in decoded.columns.items()} == {
         "user.age": [1],

@@ -15,7 +15,8 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats import Decoder, make_decoder
-from millrace.pipelines.schema import CsvLayout, Field, Schema
+from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 
 FORMATS_MD = Path(__file__).parents[4] / "docs" / "formats.md"
@@ -145,7 +146,7 @@ def test_no_order_and_no_neighbour_changes_a_record() -> None:
 )
 def test_a_header_is_read_as_a_column_of_csv_reads_the_same_text(texts: list[bytes]) -> None:
     field = Field(name="n", source="n", dtype="int16", missing=-1)
-    csv = make_decoder("csv", Schema(features=(field,)), CsvLayout(quote=None))
+    csv = make_decoder("csv", Schema(features=(field,)), CsvSettings(quote=None))
     json = make_decoder(
         "json", Schema(features=(Field(name="x", source="x", dtype="int8"), replace(field, source="$key")))
     )

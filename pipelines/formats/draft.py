@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.pipelines.formats.shared.paths import Path as SourcePath
 from millrace.pipelines.formats.shared.paths import PathStep
-from millrace.pipelines.schema import Schemas
+from millrace.pipelines.schema import RegisteredSchema, Schemas
 
 ENOUGH = 0.9
 """The share of records that a format must fit."""
@@ -35,11 +35,10 @@ class Look:
     """What else the records' section says of the format."""
     nullable: frozenset[tuple[str, ...]] = frozenset()
     """What its schema lets be absent, with all within: names from the outermost on. Yet every record may have it."""
-    columns: tuple[str, ...] = ()
-    """Of CSV."""
-    delimiter: str = ","
-    named: bool = True
-    """Whether the columns' names are the records' own."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """What to say beside a setting of the section."""
+    empty_is_absent: bool = False
+    """Whether an empty text is one that the record lacks."""
     notes: tuple[str, ...] = ()
     """What else the user should know of the records."""
 
@@ -63,20 +62,53 @@ class SchemaHints:
 NO_HINTS = SchemaHints()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSample:
+    """Some records of a topic, and what is known of them."""
+
+    values: Sequence[bytes]
+    beside: Sequence[Row]
+    """What Kafka has beside each value, by source."""
+    columns: tuple[str, ...] = ()
+    """The names of the columns, if the user has given them."""
+    hints: SchemaHints = NO_HINTS
+    described: bytes | None = None
+    """The contents of the file of `hints`, if the records are looked at by it."""
+    registered: Mapping[int, RegisteredSchema] = field(default_factory=dict)
+    """The schemas of a registry by whose numbers the records begin."""
+
+
 def joined(rows: Sequence[Row], beside: Sequence[Row]) -> list[Row]:
     """Return the rows with what is beside each."""
     return [{**row, **more} for row, more in zip(rows, beside, strict=True)]
 
 
 def fitting(
-    form: str, values: Sequence[bytes], beside: Sequence[Row], read: ReadRow, section: Row | None = None
+    form: str,
+    sample: DraftSample,
+    read: ReadRow,
+    section: Row | None = None,
+    nullable: frozenset[tuple[str, ...]] = frozenset(),
 ) -> Look | None:
     """Return the look at records of a format; None where too few of them can be read so."""
-    found = [(row, more) for row, more in zip(map(read, values), beside, strict=True) if row is not None]
+    values = sample.values
+    found = [(row, more) for row, more in zip(map(read, values), sample.beside, strict=True) if row is not None]
     if not found or len(found) < ENOUGH * len(values):
         return None
     rows = joined(by_source([row for row, _ in found]), [more for _, more in found])
-    return Look(format=form, rows=rows, looked_at=len(values), section=section or {})
+    return Look(format=form, rows=rows, looked_at=len(values), section=section or {}, nullable=nullable)
+
+
+def text_value(text: str) -> Any:
+    """Return the number or truth value that a text says; the text where it says neither, None where it is empty."""
+    if not text.strip():
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 Steps = tuple[PathStep, ...]

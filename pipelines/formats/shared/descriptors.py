@@ -114,7 +114,7 @@ def _meant(known: Mapping[str, list[str]], last: str, name: str | None, pool: An
 def _known_folders() -> Iterator[Path]:
     """Yield where the files are that schemas import without giving them: google/protobuf, google/type, confluent."""
     yield Path(str(files("grpc_tools"))) / "_proto"
-    yield Path(__file__).parent / "protos"
+    yield Path(__file__).parents[1] / "protobuf" / "protos"
     # ptars brings googleapis-common-protos, which has google/type.
     if (types := find_spec("google.type.date_pb2")) is not None and types.origin is not None:
         yield Path(types.origin).parents[2]

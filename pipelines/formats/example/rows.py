@@ -1,11 +1,10 @@
 """`tf.train.Example`s as Python objects, for a look at a few: without TensorFlow, by their wire format. Pure."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from millrace.app.tools.init.record_look import ENOUGH, Look, Row, joined
-from millrace.pipelines.formats.protobuf.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.draft import ENOUGH, DraftSample, Look, Row, joined
+from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from millrace.pipelines.formats.shared.paths import escaped
 from millrace.pipelines.formats.shared.text import is_utf8
 
@@ -22,8 +21,9 @@ message Example { Features features = 1; }
 _TAG, _MORE = 0x0A, 0x80
 
 
-def look_at_examples(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
+def look_at_examples(sample: DraftSample) -> Look | None:
     """Return the look at Examples; None where the records are something else."""
+    values, beside = sample.values, sample.beside
     if sum(map(_begins_so, values)) < ENOUGH * len(values):
         return None
     found = [(row, more) for row, more in zip(map(_lists, values), beside, strict=True) if row is not None]

@@ -7,7 +7,17 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from millrace.app.tools.init.record_look import ReadRow, Row
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.draft import DraftSample, Look, ReadRow, Row, fitting
+from millrace.pipelines.formats.shared.descriptors import (
+    described,
+    descriptor_set,
+    header_of,
+    indexes_of,
+    message_at,
+    message_of,
+    number_of,
+)
 
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
@@ -16,6 +26,38 @@ _WRAPPERS = frozenset(
 _TIMES = frozenset({"google.protobuf.Timestamp", "google.protobuf.Duration"})
 _UNREAD = frozenset({f"google.protobuf.{name}" for name in ("Any", "Struct", "Value", "ListValue", "Empty")})
 _DEEPEST = 8
+
+
+def protobuf_look(sample: DraftSample) -> Look | None:
+    """Return the look at messages that a registry, or a file, describes; None where they are none of them."""
+    if sample.registered:
+        return _registered_look(sample)
+    assert sample.hints.file is not None
+    try:
+        descriptor = message_of(descriptor_set(sample.hints.file), sample.hints.message)
+    except ConfigError as error:
+        said = str(error).replace("records.protobuf.descriptor", "--schema")
+        raise ConfigError(said.replace("records.protobuf.message", "--message")) from None
+    section = {"protobuf": {"descriptor": sample.hints.written, "message": descriptor.full_name}}
+    nullable = frozenset(nullable_in_message(descriptor))
+    return fitting("protobuf", sample, message_reader(descriptor), section, nullable)
+
+
+def _registered_look(sample: DraftSample) -> Look | None:
+    compiled = {number: described(one, number) for number, one in sample.registered.items()}
+    messages, readers = dict[bytes, Any](), dict[bytes, ReadRow]()
+    for header in {header_of(value) for value in sample.values}:
+        descriptors = compiled.get(number_of(header)) if header else None
+        message = message_at(descriptors, indexes_of(header)) if isinstance(descriptors, bytes) else None
+        if message is not None:
+            messages[header], readers[header] = message, message_reader(message)
+
+    def read(value: bytes) -> Row | None:
+        header = header_of(value)
+        return readers[header](value[len(header) :]) if header in readers else None
+
+    nullable = frozenset(names for message in messages.values() for names in nullable_in_message(message))
+    return fitting("protobuf", sample, read, {}, nullable)
 
 
 def message_reader(descriptor: Any) -> ReadRow:

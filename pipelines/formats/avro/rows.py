@@ -8,10 +8,29 @@ from typing import Any
 
 import fastavro
 
-from millrace.app.tools.init.record_look import ReadRow, Row
 from millrace.pipelines.formats.avro.writer_schema import parsed
+from millrace.pipelines.formats.draft import DraftSample, Look, ReadRow, Row, fitting
 
-_DEEPEST = 8
+_DEEPEST, _HEADER = 8, 5
+
+
+def avro_look(sample: DraftSample) -> Look | None:
+    """Return the look at values of the schemas of a registry, or of a file; None where they are none of them."""
+    section = {} if sample.hints.file is None else {"avro": {"schema_file": sample.hints.written}}
+    if sample.registered:
+        texts = {number: (one.text, [text for _, text in one.references]) for number, one in sample.registered.items()}
+        readers = {number: avro_reader(text, f"schema {number}", more) for number, (text, more) in texts.items()}
+
+        def read(value: bytes) -> Row | None:
+            reader = readers.get(int.from_bytes(value[1:_HEADER])) if value[:1] == b"\0" else None
+            return None if reader is None else reader(value[_HEADER:])
+
+        nullable = frozenset[tuple[str, ...]]().union(*(nullable_in_avro(text, more) for text, more in texts.values()))
+        return fitting("avro", sample, read, section, nullable)
+    written = (sample.described or b"").decode("utf-8", "replace")
+    return fitting(
+        "avro", sample, avro_reader(written, f"--schema: {sample.hints.file}"), section, nullable_in_avro(written)
+    )
 
 
 def avro_reader(text: str, what: str, references: Sequence[str] = ()) -> ReadRow:

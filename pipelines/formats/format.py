@@ -1,0 +1,89 @@
+"""What the rest of the program asks of a format of records: what it may hold, its decoder, a draft, made-up records.
+
+Each format is one object, in the folder of its name; `millrace.pipelines.formats` has the table of them. A format
+imports what decodes and what drafts only when it is asked to: that a config file names a format loads no parser.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.formats.draft import DraftSample, Look
+from millrace.pipelines.formats.shared.paths import VALUE
+from millrace.pipelines.formats.shared.protocol import Decoder
+from millrace.pipelines.schema import Field, Schema, Schemas
+
+
+class Format:
+    """A format of records. A subclass says what is its own."""
+
+    name: ClassVar[str] = ""
+    """As `records.format` has it; the name of the class for a user's own."""
+    section: ClassVar[str | None] = None
+    """The name of its own settings within `records`; None for a format without any."""
+    registry_kind: ClassVar[str | None] = None
+    """The kind of its schemas in a registry; None where its records cannot name one."""
+    is_read_by_schema: ClassVar[bool] = False
+    """Whether records cannot be read without the schema that wrote them."""
+    loads_tensorflow: ClassVar[bool] = False
+    """Whether its decoder imports TensorFlow."""
+    is_text: ClassVar[bool] = False
+    """Whether a record is a text, as a request for a prediction may hold it."""
+
+    def whole_complaint(self, fields: Iterable[Field]) -> str | None:
+        """Return what is wrong with fields that read the value as a whole, or do not; None where nothing is."""
+        for field in fields:
+            if field.source == VALUE:
+                return (
+                    f"{field.name!r} is the whole value, and format: {self.name} reads fields of it; name one, or "
+                    "write format: text"
+                )
+        return None
+
+    def fits(self, schema: Schema, settings: Any = None, *, registered: bool = False) -> None:
+        """Raise ConfigError where records of the format cannot hold the schema, or lack a setting.
+
+        `settings` are those of its section, and `registered` says whether records name schemas of a registry.
+        """
+
+    def decoder(self, schema: Schema, settings: Any = None, schemas: Schemas | None = None) -> Decoder:
+        """Return what decodes records, with the schemas of a registry where there is one. Raise ConfigError."""
+        raise NotImplementedError
+
+    def narrowed(self, settings: Any, whole: Schema, part: Schema) -> Any:
+        """Return the settings by which records of the whole schema are read where only a part of it is asked for."""
+        return settings
+
+    def draft(self, sample: DraftSample) -> Look | None:
+        """Return what `millrace init` can say of records; None where they are of another format."""
+        return None
+
+    def is_described_by(self, path: Path, text: bytes) -> bool:
+        """Return whether a file that `millrace init --schema` names describes records of this format."""
+        return False
+
+    def generate(
+        self,
+        schema: Schema,
+        random: np.random.Generator,
+        count: int,
+        settings: Any = None,
+    ) -> Sequence[bytes]:
+        """Make up records of the rows that `made_up_columns` draws. Raise ConfigError where none can be made up."""
+        raise ConfigError(
+            f"records.format: {self.name!r} is one that no records can be made up for; prove json, csv or raw"
+        )
+
+    def carried(self, settings: Any, folder: Path) -> Mapping[str, Any]:
+        """Copy the files that the settings name into a folder; return the settings that name them there."""
+        return {}
+
+
+def late(place: str) -> Any:
+    """Return what a module of a format has, as `module:name`, and import it now: with a parser, some take a second."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"millrace.pipelines.formats.{module}"), name)
