@@ -10,8 +10,8 @@ import sys
 import threading
 
 from millrace.app.api.server import ApiServer
-from millrace.app.monitoring.ending import ending_of
 from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.verdict import ending_of
 from millrace.app.service.beginning_again import begin_again
 from millrace.app.service.service import RunOptions, Service
 from millrace.app.service.signals import FORCED, Signals

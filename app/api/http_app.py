@@ -24,10 +24,10 @@ from millrace.app.api.routes.page import PageRoutes
 from millrace.app.api.routes.probes import ProbeRoutes
 from millrace.app.api.routes.reads import ReadRoutes, metrics_router
 from millrace.app.api.server_certificate import ServerCertificate
-from millrace.app.monitoring.envelope import stamp_now
+from millrace.app.monitoring.lineage_view import beginnings_of
 from millrace.app.monitoring.models import ProblemDocument
 from millrace.app.monitoring.observer import Observation, Observer
-from millrace.app.monitoring.rewind_view import beginnings_of
+from millrace.app.monitoring.shapes import stamp_now
 from millrace.app.monitoring.snapshot import take
 from millrace.app.monitoring.status_log import StatusLog
 from millrace.app.version import version

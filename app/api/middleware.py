@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millrace.app.api.audit import Audit, client_of
 from millrace.app.api.authorization import Authorizer, ReadAuthorizer, is_open
 from millrace.app.api.problem_documents import ProblemError, StampNow, document
-from millrace.app.monitoring.envelope import Stamp
+from millrace.app.monitoring.shapes import Stamp
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 10.0

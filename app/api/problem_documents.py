@@ -17,8 +17,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from millrace.app.monitoring.envelope import Stamp
 from millrace.app.monitoring.models import ProblemDocument
+from millrace.app.monitoring.shapes import Stamp
 from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
 from millrace.training.errors import (
     CheckpointError,

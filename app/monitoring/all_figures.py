@@ -10,13 +10,50 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
 import millrace
-from millrace.app.monitoring.metrics.reading import Reading
 from millrace.consumers.metric import Metric, NoMetric, PartFigures, Reported, metrics_of, numbers_without_metric
+
+
+class Distribution(NamedTuple):
+    """How often what was seen fell into which bin."""
+
+    bounds: tuple[float, ...]
+    """Upper ones; the last bin has none."""
+    counts: tuple[int, ...]
+    total: float
+    """All that was seen added up."""
+
+
+class Reading(NamedTuple):
+    """By the short name of the catalogue."""
+
+    short: str
+    value: float | Distribution
+    labels: tuple[str, ...] = ()
+    """The values of the labels that the catalogue names, in its order."""
+
+
+def known(short: str, value: float | None, *labels: str) -> Iterator[Reading]:
+    """Yield a reading, or nothing where the value is not known."""
+    if value is not None:
+        yield Reading(short, value, labels)
+
+
+def one_of(short: str, chosen: str, every: Iterator[str]) -> Iterator[Reading]:
+    """Yield 1 for the chosen label and 0 for each other, so that a query need not tell absent from false."""
+    for each in every:
+        yield Reading(short, float(each == chosen), (each,))
+
+
+def by_label(short: str, values: Mapping[str, float]) -> Iterator[Reading]:
+    """Yield one reading for each label."""
+    for label, value in values.items():
+        yield Reading(short, value, (label,))
+
 
 Answer = TypeVar("Answer", bound=BaseModel)
 

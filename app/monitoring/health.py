@@ -7,8 +7,8 @@ waits for its schema, and nothing holds the learning: no flood of bad records, a
 
 from collections.abc import Sequence
 
-from millrace.app.monitoring.envelope import stamp
 from millrace.app.monitoring.models import Check, Health
+from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
 from millrace.training.telemetry.phases import Phase, PhaseSnapshot
 

@@ -1,10 +1,15 @@
-"""What all answers are made of: times, rounded numbers, and the shapes' base. Pure."""
+"""What all answers are made of: the stamp, times, rounded numbers, and the shapes' base. Pure."""
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
+from millrace.app.version import version
 from millrace.consumers.metric import moment
+
+if TYPE_CHECKING:
+    from millrace.app.monitoring.snapshot import Snapshot  # which loads TensorFlow, and not all who use errors need it
 
 
 def event_moment(time_ms: int) -> str:
@@ -43,3 +48,21 @@ class Answer(Shape):
     """The config's name."""
     version: str
     """millrace's version."""
+
+
+class Stamp(TypedDict):
+    """The time, the config's name and the version."""
+
+    as_of: str
+    name: str
+    version: str
+
+
+def stamp(snapshot: "Snapshot") -> Stamp:
+    """Return the stamp of an answer out of this snapshot."""
+    return Stamp(as_of=moment(snapshot.at), name=snapshot.name, version=snapshot.version)
+
+
+def stamp_now(name: str) -> Stamp:
+    """Return the stamp of an answer without a snapshot, such as an error document."""
+    return Stamp(as_of=moment(time.time()), name=name, version=version())

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from millrace.app.monitoring.all_figures import shown_within
-from millrace.app.monitoring.envelope import stamp
-from millrace.app.monitoring.group_view import group_of
 from millrace.app.monitoring.lag import partition_lags, retention_s_left
 from millrace.app.monitoring.lineage_view import rewound_of, skips_of
 from millrace.app.monitoring.models import (
@@ -25,9 +23,9 @@ from millrace.app.monitoring.models import (
     WatchView,
 )
 from millrace.app.monitoring.observer import Observation
-from millrace.app.monitoring.record_flow import balanced, flow_of
-from millrace.app.monitoring.snapshot import Snapshot
-from millrace.app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
+from millrace.app.monitoring.shapes import stamp
+from millrace.app.monitoring.snapshot import Snapshot, balanced, flow_of
+from millrace.app.monitoring.throughput import catch_up_s, group_of, loop_lag_of, queue_of, throughput_of
 from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from millrace.consumers.metric import to_float32
 from millrace.consumers.units import format_duration

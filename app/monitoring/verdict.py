@@ -4,11 +4,10 @@ import math
 from datetime import datetime
 from typing import Literal
 
-from millrace.app.monitoring.group_view import waited_for
 from millrace.app.monitoring.models import ThroughputView, Trouble
 from millrace.app.monitoring.observer import Observation
-from millrace.app.monitoring.snapshot import AT_WORK
-from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unread_because
+from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
+from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unread_because, waited_for
 from millrace.consumers.error_texts import first_clause
 from millrace.consumers.rounded import rounded_value
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -182,3 +181,21 @@ def _span(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
+
+
+def ending_of(snapshot: Snapshot) -> str | None:
+    """Return what this process learnt, how well, and where it is saved; None where it ended before it learnt."""
+    posting = snapshot.posting
+    if posting is None:
+        return None
+    counts = snapshot.ledger.tally
+    parts = [f"learnt {counts.learnt:,} records" if counts.learnt else "there was nothing to learn"]
+    if counts.set_aside:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.set_aside.items())
+        parts.append(f"set aside {reasons}")
+    if skipped := sum(counts.skipped.values()):
+        parts.append(f"skipped {skipped:,} offsets")
+    sentences = [f"{', '.join(parts)}.", *how_well(posting.live)]
+    if posting.last_save is not None:
+        sentences.append(f"Checkpoint {posting.last_save.manifest.number} holds all of it.")
+    return " ".join(sentences)

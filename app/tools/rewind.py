@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.app.api.checkpoint_reads import just_published
 from millrace.app.monitoring.command_models import RewindPlanAnswer
-from millrace.app.monitoring.rewind_view import beginnings_of, plan_fields
+from millrace.app.monitoring.lineage_view import beginnings_of, plan_fields
 from millrace.app.service.checkpoint_policies import remove_some, store_options
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options

@@ -32,10 +32,10 @@ from millrace.app.monitoring.command_models import (
     StateAnswer,
     UnpinBody,
 )
-from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.lineage_view import plan_fields
 from millrace.app.monitoring.models import OperationAnswer, ProblemDocument
 from millrace.app.monitoring.observer import Observer
-from millrace.app.monitoring.rewind_view import plan_fields
+from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.snapshot import OVER, Snapshot
 from millrace.consumers.records import Partition
 from millrace.consumers.units import parse_duration

@@ -16,13 +16,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from millrace.app.api.problem_documents import ProblemError
-from millrace.app.monitoring.envelope import stamp
 from millrace.app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
 from millrace.app.monitoring.models import ProblemDocument
 from millrace.app.monitoring.observer import Observation, Observer
-from millrace.app.monitoring.problem_events import Noticing
 from millrace.app.monitoring.sample_history import SampleHistory, shortened
+from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.status import status_of
+from millrace.app.monitoring.status_log import Noticing
 from millrace.app.service.kept_history import KeptHistory
 from millrace.training.telemetry.events import Event, Events
 

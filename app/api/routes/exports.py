@@ -21,9 +21,9 @@ from starlette.responses import StreamingResponse
 from millrace.app.api.offload import run_on_thread
 from millrace.app.api.problem_documents import ProblemError
 from millrace.app.api.routes.reads import NOT_FOUND, Number
-from millrace.app.monitoring.envelope import stamp
-from millrace.app.monitoring.export_models import ExportList, ExportView
+from millrace.app.monitoring.models import ExportList, ExportView
 from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.shapes import stamp
 from millrace.training.checkpoints.exports.export_manifest import FILE_NAME, ExportManifest
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.errors import MissingExportError

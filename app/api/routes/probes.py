@@ -16,9 +16,9 @@ from millrace.app.api import problem_documents
 from millrace.app.api.audit import Audit
 from millrace.app.api.middleware import ApiMiddleware
 from millrace.app.api.problem_documents import ProblemError
-from millrace.app.monitoring.envelope import stamp_now
 from millrace.app.monitoring.health import alive, health_of, ready
 from millrace.app.monitoring.models import Check, Health
+from millrace.app.monitoring.shapes import stamp_now
 from millrace.app.monitoring.snapshot import Snapshot, take
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ from millrace.app.api.operations import Operations
 from millrace.app.api.routes.page import accepts_gzip
 from millrace.app.api.routes.probes import add_probe, probed
 from millrace.app.api.server_certificate import ServerCertificate
-from millrace.app.monitoring.checkpoint_models import CheckpointList
-from millrace.app.monitoring.envelope import stamp
+from millrace.app.monitoring.checkpoint_models import CheckpointList, LineageAnswer
 from millrace.app.monitoring.health import alive
-from millrace.app.monitoring.lineage_models import LineageAnswer
 from millrace.app.monitoring.lineage_view import lineage_fields
 from millrace.app.monitoring.metrics.collector import ServiceCollector
 from millrace.app.monitoring.models import (
@@ -29,6 +27,7 @@ from millrace.app.monitoring.models import (
     ThroughputAnswer,
 )
 from millrace.app.monitoring.observer import Observer
+from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.status import lag_answer, status_of, throughput_answer
 
 MAX_PER_PAGE = 100

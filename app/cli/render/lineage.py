@@ -5,8 +5,7 @@ from typing import Any
 
 from millrace.app.api.checkpoint_reads import best_number, in_full
 from millrace.app.cli.render.pretrained import in_sentences
-from millrace.app.monitoring.checkpoint_models import Checkpoint
-from millrace.app.monitoring.lineage_models import LineageAnswer
+from millrace.app.monitoring.checkpoint_models import Checkpoint, LineageAnswer
 from millrace.app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
 from millrace.consumers.rounded import rounded_age, rounded_size, rounded_value
 from millrace.training.checkpoints.inspection import Condition, Inspection

@@ -29,7 +29,7 @@ from millrace.app.api.middleware import ApiMiddleware, Manner
 from millrace.app.api.problem_documents import ProblemError
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.api.tokens import Tokens
-from millrace.app.monitoring.envelope import Stamp, stamp_now
+from millrace.app.monitoring.shapes import Stamp, stamp_now
 from millrace.app.settings import Settings
 from millrace.app.settings.certificates import PemFile, trusting
 from millrace.app.settings.secret_files import read_secret

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millrace.app.monitoring.metrics.reading import Distribution, Reading
+from millrace.app.monitoring.all_figures import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
 from millrace.consumers.metric import MODEL

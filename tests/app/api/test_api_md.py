@@ -15,8 +15,6 @@ from millrace.app.monitoring import (
     checkpoint_models,
     command_models,
     event_models,
-    export_models,
-    lineage_models,
     models,
 )
 from millrace.training.telemetry.events import EventKind
@@ -38,8 +36,8 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /events": event_models.EventsAnswer,
     "GET /history": event_models.HistoryAnswer,
     "GET /checkpoints": checkpoint_models.CheckpointList,
-    "GET /checkpoints/{number}": lineage_models.LineageAnswer,
-    "GET /exports": export_models.ExportList,
+    "GET /checkpoints/{number}": checkpoint_models.LineageAnswer,
+    "GET /exports": models.ExportList,
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,

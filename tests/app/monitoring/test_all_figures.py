@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from millrace.app.monitoring.all_figures import readings
-from millrace.app.monitoring.metrics.reading import Reading
+from millrace.app.monitoring.all_figures import Reading, readings
 from millrace.consumers.metric import Metric, PartFigures, counter, gauge, metrics_of, name_of, reported_by
 
 

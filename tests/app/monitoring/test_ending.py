@@ -1,7 +1,7 @@
 """What the log says of a run that has ended."""
 
-from millrace.app.monitoring.ending import ending_of
 from millrace.app.monitoring.snapshot import take
+from millrace.app.monitoring.verdict import ending_of
 from millrace.training.checkpoints import SaveReason
 from tests.app.api_rig import P0, Rig
 

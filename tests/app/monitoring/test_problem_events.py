@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from millrace.app.monitoring.observer import Observer
-from millrace.app.monitoring.problem_events import Noticing
 from millrace.app.monitoring.snapshot import Snapshot, take
+from millrace.app.monitoring.status_log import Noticing
 from millrace.consumers.reasons import Reason
 from millrace.training.telemetry.events import EventKind, Events, Severity
 from tests.app.api_rig import Rig
