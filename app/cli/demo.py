@@ -10,7 +10,7 @@ from rich.console import Console
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.demo.demo import DemoOptions, run
 from millrace.app.tools.demo.report import summary, unlearnt
-from millrace.app.tools.demo.screen import screen_for
+from millrace.app.tools.demo.screen import Screen
 from millrace.app.tools.demo.workspace import Workspace
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.units import parse_duration
@@ -43,7 +43,7 @@ def demo(
         raise ConfigError(f"--for: {error}") from None
     require_tensorflow_backend()
     console = Console(stderr=as_json, highlight=False, emoji=False)
-    screen = screen_for(console, plain=plain)
+    screen = Screen(console, plain=plain)
     report = run(DemoOptions(home=Workspace(path=folder.resolve()), for_s=for_s, api_port=port), screen)
     if as_json:
         typer.echo(json.dumps(report, indent=2))

@@ -8,10 +8,7 @@ import typer
 from millrace.app.cli.option_groups import grouped
 from millrace.app.cli.render.tables import console
 from millrace.app.cli.service_options import ServiceOptions
-from millrace.app.tools.status.first_figures import has_figures
-from millrace.app.tools.status.status_readings import StatusReadings
-from millrace.app.tools.status.status_view import drawn
-from millrace.app.tools.status.watch_loop import watch
+from millrace.app.tools.status_view import StatusReadings, drawn, has_figures, watch
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.units import parse_duration
 

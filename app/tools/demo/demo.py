@@ -20,12 +20,9 @@ from typing import Any
 from millrace.app.tools.child_process.python_program import millrace_command, module_command, python_environment
 from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
 from millrace.app.tools.demo import drifting_stream, workspace
-from millrace.app.tools.demo.accuracy_history import AccuracyHistory
-from millrace.app.tools.demo.errors import DemoError
 from millrace.app.tools.demo.freezer import Freezer
-from millrace.app.tools.demo.report import report_of
-from millrace.app.tools.demo.screen import Screen
-from millrace.app.tools.demo.screen_view import View
+from millrace.app.tools.demo.report import AccuracyHistory, report_of
+from millrace.app.tools.demo.screen import Screen, View
 from millrace.app.tools.demo.witness_check import Witnesses, WitnessResult
 from millrace.app.tools.demo.workspace import Workspace
 from millrace.app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
@@ -38,12 +35,16 @@ from millrace.consumers.errors import MillraceError, UnreachableError
 
 FORCED = 1
 """The exit code after a second signal."""
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 1.0
 _ANSWER_S = 2.0
 _TRAINER_UP_S = 300.0
 _TRAINER_DOWN_S, _JUDGE_DOWN_S, _LOAD_DOWN_S, _BROKER_DOWN_S = 12.0, 1.0, 3.0, 5.0
 _RETAINED = {"retention.bytes": str(256 * 2**20), "segment.bytes": str(32 * 2**20), "retention.ms": "-1"}
 _AT_WORK = ("training", "idle", "saving", "paused")
+
+
+class DemoError(MillraceError):
+    """One of the demo's children ended by itself, or does not come up: exit 1."""
 
 
 class _Leaving(BaseException):
@@ -92,7 +93,7 @@ class DemoTrainer:
             status = self.status()
             if status is not None and status["state"] in _AT_WORK and "checkpoint" in status:
                 return status
-            time.sleep(_LOOK_EVERY_S / 2)
+            time.sleep(_LOOK_EVERY_S / 4)
         raise DemoError(f"the trainer is not at work after {_TRAINER_UP_S:g} s: {self.process.last_words()}")
 
 
@@ -132,10 +133,8 @@ class Demo:
         number = status.get("checkpoint", {}).get("number")
         if number is not None and (findings.newest is None or findings.newest.checkpoint != number):
             findings.newest = findings.witnesses.of(number) or findings.newest
-        every_second = list(findings.history.samples)[:: -int(1 / _LOOK_EVERY_S)][::-1]
         page = self.trainer.page
-        view = View(pid=os.getpid(), page=page, status=status, samples=every_second, testimony=findings.newest)
-        self.screen.show(view)
+        self.screen.show(View(pid=os.getpid(), page=page, status=status, now=sample, testimony=findings.newest))
 
 
 def run(options: DemoOptions, screen: Screen) -> Mapping[str, Any]:

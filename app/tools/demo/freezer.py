@@ -12,9 +12,9 @@ from queue import Empty, SimpleQueue
 
 from millrace.app.tools.child_process.supervisor import SupervisedProcess
 from millrace.app.tools.demo import drifting_stream
-from millrace.app.tools.demo.accuracy_history import AccuracyHistory, Aftermath
-from millrace.app.tools.demo.drift_schedule import Drift
+from millrace.app.tools.demo.drifting_stream import Drift
 from millrace.app.tools.demo.frozen_judge import PARTITION
+from millrace.app.tools.demo.report import AccuracyHistory, Aftermath
 from millrace.app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition

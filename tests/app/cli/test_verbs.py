@@ -18,10 +18,7 @@ from typer.testing import CliRunner
 from millrace.app.api.server import ApiServer
 from millrace.app.cli.command_list import application
 from millrace.app.settings.sections.api import ApiSettings
-from millrace.app.tools.status.first_figures import has_figures
-from millrace.app.tools.status.sparkline import sparkline
-from millrace.app.tools.status.status_readings import StatusReadings
-from millrace.app.tools.status.status_view import drawn
+from millrace.app.tools.status_view import StatusReadings, drawn, has_figures, sparkline
 from millrace.consumers.errors import DataLossError, MillraceError
 from millrace.training.errors import CheckpointError, CorruptError, MissingCheckpointError
 from millrace.training.telemetry.phases import Phase

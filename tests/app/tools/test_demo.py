@@ -19,16 +19,14 @@ from rich.console import Console
 from millrace.app.tools.child_process.supervisor import SupervisedProcess
 from millrace.app.tools.demo import drifting_stream
 from millrace.app.tools.demo import workspace as homes
-from millrace.app.tools.demo.accuracy_history import AccuracyHistory
-from millrace.app.tools.demo.demo import Demo, DemoOptions, Findings, start_broker, started
-from millrace.app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
-from millrace.app.tools.demo.errors import DemoError
-from millrace.app.tools.demo.report import report_of, summary
-from millrace.app.tools.demo.screen import screen_for
-from millrace.app.tools.demo.screen_view import View, as_line, drawn
+from millrace.app.tools.demo.demo import Demo, DemoError, DemoOptions, Findings, start_broker, started
+from millrace.app.tools.demo.drifting_stream import CYCLE_S, drift, last_drift, next_drift
+from millrace.app.tools.demo.report import AccuracyHistory, report_of, summary
+from millrace.app.tools.demo.screen import Screen, View, as_drawing, as_line
 from millrace.app.tools.demo.witness_check import Witnesses, WitnessResult
 from millrace.app.tools.demo.workspace import Workspace
 from millrace.app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
+from millrace.app.tools.status_view import StatusReadings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
@@ -176,15 +174,24 @@ def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
     """Return the status of a trainer that has learnt the stream up to there."""
     offsets = round(at_s * drifting_stream.RECORDS_PER_S)
     records = {"offsets": offsets, "learnt": offsets, "set_aside": {"malformed": 3}, "balanced": True}
+    records |= {"skipped": {}, "gaps": 0, "lost": 0}
     return {
+        "name": "demo",
+        "as_of": "2026-11-25T10:00:00Z",
+        "kafka": {"topics": ["visits"], "connected": True},
+        "problems": [],
         "state": "training",
         "verdict": "Learning.",
         "mood": "well",
         "records": records,
-        "live": {"accuracy": accuracy, "baseline": {"accuracy": 0.52}},
+        "live": {"headline": "accuracy", "accuracy": accuracy, "baseline": {"accuracy": 0.52}},
         "stream": {"lag_s": 0.2},
-        "throughput": {"records_per_s": {"10s": 5000.0}},
-        "checkpoint": {"number": 4, "age_s": 2.0},
+        "throughput": {
+            "records_per_s": {"10s": 5000.0},
+            "waiting": {"compute": 0.3, "records": 0.7},
+            "advice": "It learns as fast as records come.",
+        },
+        "checkpoint": {"number": 4, "age_s": 2.0, "step": 100},
         **more,
     }
 
@@ -269,7 +276,7 @@ def test_a_judge_that_ended_ends_the_demo(judge: SupervisedProcess, tmp_path: Pa
         freezer=cast("Any", SimpleNamespace(judge=judge)),
         load=cast("Any", SimpleNamespace(error=None)),
         findings=Findings(Workspace(path=tmp_path)),
-        screen=screen_for(Console(file=io.StringIO()), plain=True),
+        screen=Screen(Console(file=io.StringIO()), plain=True),
     )
     judge.end(20)
     with pytest.raises(DemoError, match="the judge ended by itself"):
@@ -340,7 +347,7 @@ def test_kafka_avoids_the_port_that_the_page_was_asked_to_use() -> None:
 
 
 def test_a_port_lost_a_moment_ago_asks_for_another_start(taken: int, tmp_path: Path) -> None:
-    screen = screen_for(Console(file=io.StringIO()), plain=True)
+    screen = Screen(Console(file=io.StringIO()), plain=True)
     with pytest.raises(PortTakenError, match=f"another program took 127.0.0.1:{taken}.*start the demo again"):
         start_broker(LocalBroker(tmp_path / "broker", port=taken), screen)
 
@@ -382,7 +389,7 @@ def test_a_second_demo_in_a_folder_is_refused_and_harms_nothing(
     sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     home = Workspace(path=tmp_path)
-    first, screen = LocalBroker(home.broker), screen_for(Console(file=io.StringIO()), plain=True)
+    first, screen = LocalBroker(home.broker), Screen(Console(file=io.StringIO()), plain=True)
     first.claim()
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
@@ -401,28 +408,31 @@ def test_a_second_demo_in_a_folder_is_refused_and_harms_nothing(
 
 @pytest.fixture
 def view(well: WitnessResult) -> View:
-    history = lived(12, frozen=0.5)
-    return View(
-        pid=4711,
-        page="http://127.0.0.1:8080/",
-        status=status(79.5, 0.92),
-        samples=list(history.samples),
-        testimony=well,
-    )
+    now = lived(12, frozen=0.5).now
+    assert now is not None
+    return View(pid=4711, page="http://127.0.0.1:8080/", status=status(79.5, 0.92), now=now, testimony=well)
 
 
 def test_the_view_shows_how_to_kill_it_and_fits_a_small_terminal(view: View) -> None:
     screen = Console(file=io.StringIO(), width=80, record=True)
-    screen.print(drawn(view))
+    screen.print(as_drawing(view, StatusReadings.of(view.status)))
     lines = screen.export_text().splitlines()
     assert len(lines) <= 22
     shown = "\n".join(lines)
-    for part in ("kill -9 4711", "http://127.0.0.1:8080/", "0.920", "0.500", "lost 0, learnt twice 0"):
+    for part in (
+        "Learning.",
+        "it balances",
+        "kill -9 4711",
+        "http://127.0.0.1:8080/",
+        "0.920",
+        "0.500",
+        "lost 0, learnt twice 0",
+    ):
         assert part in shown
 
 
 def test_without_a_terminal_there_are_plain_lines(view: View, capsys: pytest.CaptureFixture[str]) -> None:
-    screen = screen_for(Console(width=40), plain=False)
+    screen = Screen(Console(width=40), plain=False)
     screen.show(view)
     assert capsys.readouterr().out == as_line(view) + "\n"
     assert "live 0.920  frozen 0.500  majority 0.520" in as_line(view)

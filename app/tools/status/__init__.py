@@ -1,1 +1,0 @@
-"""The terminal view of a running service: its status, once or updated each second."""
