@@ -13,8 +13,8 @@ from millrace.app.api.server import ApiServer
 from millrace.app.monitoring.snapshot import take
 from millrace.app.monitoring.verdict import ending_of
 from millrace.app.service.beginning_again import begin_again
+from millrace.app.service.process import FORCED, Signals
 from millrace.app.service.service import RunOptions, Service
-from millrace.app.service.signals import FORCED, Signals
 from millrace.app.settings import Loaded
 from millrace.consumers.errors import MillraceError
 

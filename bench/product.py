@@ -30,8 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from stages import StageClock, by_stage
 
 from millrace.app.service.logs import configure
-from millrace.app.service.running import Running
-from millrace.app.service.service import RunOptions, Service
+from millrace.app.service.service import Running, RunOptions, Service
 from millrace.app.settings import Loaded, load
 from millrace.training.telemetry.live_metrics import LiveSnapshot
 from millrace.training.telemetry.meter import Meter

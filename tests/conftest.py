@@ -20,9 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from millrace.app.tools.local_broker import LocalBroker
-from millrace.app.tools.local_broker.broker import free_port
-from millrace.app.tools.local_broker.properties import HOST, SINGLE_NODE
-from millrace.app.tools.local_broker.readiness import ready_cluster
+from millrace.app.tools.local_broker.broker import HOST, SINGLE_NODE, free_port, ready_cluster
 from millrace.consumers.suggested_command import name_config
 from tests import lanes
 from tests.consumers.archive.s3_server import S3Server

@@ -17,7 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.child_process import SupervisedProcess
 from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.local_broker.jars import REPOSITORY_VARIABLE
 

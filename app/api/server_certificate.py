@@ -9,10 +9,8 @@ import hashlib
 import logging
 import ssl
 
-from millrace.app.settings.certificate_end import first_end
-from millrace.app.settings.certificates import PemFile, present, trusting
-from millrace.app.settings.file_access import exposure
-from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.certificates import PemFile, first_end, present, trusting
+from millrace.app.settings.secret_files import exposure, read_secret
 from millrace.app.settings.sections.api import TlsSettings
 from millrace.consumers.errors import ConfigError
 

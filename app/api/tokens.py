@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import exposure
 from millrace.consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)

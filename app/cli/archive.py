@@ -3,33 +3,36 @@
 import json
 import logging
 import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from millrace.app.cli.config_file import ConfigFile, config_file
 from millrace.app.cli.options import Json, loaded
-from millrace.app.cli.render import archived
-from millrace.app.cli.render.tables import print_table
+from millrace.app.cli.tables import print_table
 from millrace.app.service.logs import configure
-from millrace.app.service.process_tuning import spare_the_collector
-from millrace.app.service.signals import Signals
+from millrace.app.service.process import Signals, spare_the_collector
 from millrace.app.settings import load
 from millrace.app.tools.archive import archive as run_archiver
 from millrace.app.tools.archive import archive_place
-from millrace.consumers.archive.archive_account import prunable, remove
+from millrace.consumers.archive.archive_account import by_partition, prunable, remove
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.shard_reader import complaint_about
+from millrace.consumers.archive.shards import Shard, Survey, survey
 from millrace.consumers.archive.shards import listing as listed
-from millrace.consumers.archive.shards import survey
 from millrace.consumers.errors import ArchiveDamagedError
 from millrace.consumers.kafka.positions import parse_until
+from millrace.consumers.rounded import rounded_size
 from millrace.consumers.units import parse_duration
 
 log = logging.getLogger(__name__)
 
 archive = typer.Typer(invoke_without_command=True)
+
+HEADINGS = ("partition", "shards", "records", "first offset", "last offset", "size", "oldest", "newest", "gaps")
 
 
 @archive.callback()
@@ -74,13 +77,13 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     """
     found = survey(_place(file))
     if as_json:
-        typer.echo(json.dumps(archived.as_json(found), indent=2))
+        typer.echo(json.dumps(survey_facts(found), indent=2))
         return
     if found.shards:
-        print_table(archived.HEADINGS, archived.rows(found))
+        print_table(HEADINGS, survey_rows(found))
     else:
         typer.echo("the archive is empty")
-    for line in archived.remarks(found):
+    for line in survey_remarks(found):
         typer.echo(line)
 
 
@@ -129,11 +132,80 @@ def prune(
     if not dry_run:
         remove(found)
     if as_json:
-        removed = [archived.shard_as_json(one) for one in found]
+        removed = [shard_facts(one) for one in found]
         typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
     else:
-        typer.echo(archived.pruned_in_words(found, dry_run=dry_run))
+        typer.echo(pruned_in_words(found, dry_run=dry_run))
 
 
 def _place(file: Path | None) -> Place:
     return archive_place(loaded(file).settings)
+
+
+def survey_rows(found: Survey) -> list[list[str]]:
+    """Return a row for each partition."""
+    return [
+        [
+            str(archived.partition),
+            f"{len(archived.shards):,}",
+            f"{archived.records:,}",
+            str(archived.shards[0].first),
+            str(archived.shards[-1].next_offset - 1),
+            rounded_size(archived.size),
+            _moment(min(shard.earliest_ms for shard in archived.shards)),
+            _moment(max(shard.latest_ms for shard in archived.shards)),
+            f"{sum(gap.offsets for gap in archived.gaps):,}" if archived.gaps else "",
+        ]
+        for archived in by_partition(found.shards)
+    ]
+
+
+def survey_remarks(found: Survey) -> Iterator[str]:
+    """Yield a sentence for each gap and each problem."""
+    for archived in by_partition(found.shards):
+        for gap in archived.gaps:
+            yield (
+                f"gap: {gap.partition} has no offsets {gap.first} to {gap.next_offset - 1} ({gap.offsets:,}): Kafka "
+                "had removed them before they were archived"
+            )
+    yield from (f"damaged: {problem}" for problem in found.problems)
+
+
+def survey_facts(found: Survey) -> dict[str, Any]:
+    """Return everything that is known about the archive."""
+    partitions = by_partition(found.shards)
+    gaps = [gap for archived in partitions for gap in archived.gaps]
+    return {
+        "shards": [shard_facts(shard) for shard in found.shards],
+        "gaps": [{"partition": str(gap.partition), "first": gap.first, "next_offset": gap.next_offset} for gap in gaps],
+        "records": sum(archived.records for archived in partitions),
+        "missing_offsets": sum(gap.offsets for gap in gaps),
+        "bytes": sum(archived.size for archived in partitions),
+        "problems": list(found.problems),
+    }
+
+
+def shard_facts(shard: Shard) -> dict[str, Any]:
+    """Return the facts of one shard."""
+    return {
+        "partition": str(shard.partition),
+        "first": shard.first,
+        "next_offset": shard.next_offset,
+        "records": shard.records,
+        "earliest_ms": shard.earliest_ms,
+        "latest_ms": shard.latest_ms,
+        "bytes": shard.size,
+        "sha256": shard.sha256,
+        "file": shard.path,
+    }
+
+
+def pruned_in_words(shards: Sequence[Shard], *, dry_run: bool) -> str:
+    """Say what was removed, or would be."""
+    records, size = sum(shard.records for shard in shards), rounded_size(sum(shard.size for shard in shards))
+    verb = "would be removed" if dry_run else "were removed"
+    return f"{len(shards):,} shards with {records:,} records ({size}) {verb}"
+
+
+def _moment(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

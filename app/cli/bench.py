@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,6 @@ from millrace.app.cli.config_file import ConfigFile, config_file
 from millrace.app.cli.options import Json, loaded
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
-from millrace.app.settings import Loaded
 from millrace.app.settings.environment import require_tensorflow_backend
 
 if TYPE_CHECKING:
@@ -47,37 +45,23 @@ def bench(
     several = found.settings.scale.workers if workers is None else workers
     whom = "" if several == 1 else f" with {several} workers"
     typer.echo(f"Building and proving the model, then learning{whom} for {seconds:g} s.", err=True)
-    trial = (
-        _alone(found, seconds) if several == 1 else _together(config_file(file, say=_nothing), found, several, seconds)
-    )
+    if several == 1:
+        configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+        load_tensorflow()
+        from millrace.app.tools.bench.trial import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
+
+        trial = run_trial(found, seconds)
+    else:
+        from millrace.app.tools.bench.group_trial import bench_group  # noqa: PLC0415 - one process needs none of it
+
+        config = config_file(file, say=lambda _: None)  # the file was named before
+        trial = bench_group(config, found.settings, several, seconds)
     if as_json:
-        typer.echo(json.dumps(_facts(trial), indent=2))
+        typer.echo(json.dumps({name: value for name, value in asdict(trial).items() if value is not None}, indent=2))
         return
     typer.echo("\n".join(_lines(trial)))
     if trial.seconds < seconds:
         typer.echo(f"  The topic held no more: measured for {trial.seconds:.1f} s only.")
-
-
-def _alone(found: Loaded, seconds: float) -> "Trial":
-    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
-    load_tensorflow()
-    from millrace.app.tools.bench.trial import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
-
-    return run_trial(found, seconds)
-
-
-def _together(config: Path, found: Loaded, workers: int, seconds: float) -> "Trial":
-    from millrace.app.tools.bench.group_trial import bench_group  # noqa: PLC0415 - one process alone needs none of it
-
-    return bench_group(config, found.settings, workers, seconds)
-
-
-def _nothing(_text: str) -> None:
-    """Say nothing: the file was named before."""
-
-
-def _facts(trial: "Trial") -> dict[str, object]:
-    return {name: value for name, value in asdict(trial).items() if value is not None}
 
 
 def _lines(trial: "Trial") -> Iterator[str]:

@@ -10,13 +10,22 @@ from typing import Annotated
 import typer
 
 from millrace.app.api.checkpoint_reads import best_number
+from millrace.app.cli.checkpoint_texts import (
+    VARIABLES,
+    as_row,
+    comparison_facts,
+    comparison_in_words,
+    comparison_summary,
+    described,
+    headings,
+    in_words,
+    listed,
+    variable_rows,
+    watched_in,
+)
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.option_groups import grouped
-from millrace.app.cli.options import Json, loaded, named_checkpoint
-from millrace.app.cli.render import differences
-from millrace.app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
-from millrace.app.cli.render.tables import print_table
-from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.cli.options import Json, ServiceOptions, grouped, loaded, named_checkpoint
+from millrace.app.cli.tables import print_table
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import Settings
 from millrace.app.settings.environment import require_tensorflow_backend
@@ -115,11 +124,11 @@ def diff(
     """
     found = compare(_store(_settings(file)), first, second)
     if as_json:
-        typer.echo(json.dumps(differences.as_json(found), indent=2))
+        typer.echo(json.dumps(comparison_facts(found), indent=2))
         return
-    typer.echo("\n".join(differences.in_words(found)) + "\n")
-    print_table(differences.VARIABLES, differences.rows(found))
-    typer.echo(differences.summary(found))
+    typer.echo("\n".join(comparison_in_words(found)) + "\n")
+    print_table(VARIABLES, variable_rows(found))
+    typer.echo(comparison_summary(found))
 
 
 @checkpoints.command()

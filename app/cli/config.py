@@ -7,9 +7,9 @@ import typer
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import note
 from millrace.app.cli.options import Json, loaded
-from millrace.app.settings.json_schema import json_schema
 from millrace.app.settings.loading import leaves
-from millrace.app.settings.masking import masked
+from millrace.app.settings.reference import json_schema
+from millrace.app.settings.secret_files import masked
 from millrace.app.settings.spelling import dotted, flow
 
 config = typer.Typer(help="Show the effective settings, or the JSON Schema of a config file.", no_args_is_help=True)
@@ -29,9 +29,12 @@ def show(
     if as_json:
         typer.echo(json.dumps({"settings": values, "origins": dict(found.origins)}, indent=2))
         return
-    for line in _table(values, dict(found.origins)):
+    origins = dict(found.origins)
+    rows = [(dotted(key), flow(value)) for key, value in leaves(values)]
+    widths = [min(max(len(row[column]) for row in rows), 44) for column in (0, 1)]
+    for line in [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {_origin(key, origins)}" for key, value in rows]:
         typer.echo(line)
-    from millrace.app.tools.validate.token_check import tokens_check  # noqa: PLC0415 - loads the HTTP side
+    from millrace.app.tools.validate.settings_checks import tokens_check  # noqa: PLC0415 - loads the HTTP side
 
     if found.settings.api.tokens_dir is None and (check := tokens_check(found.settings)).outcome == "warn":
         note(f"warning: {check.name}: {check.detail}")
@@ -44,13 +47,6 @@ def schema() -> None:
     Example: millrace config schema > millrace.schema.json
     """
     typer.echo(json.dumps(json_schema(), indent=2))
-
-
-def _table(values: dict[str, object], origins: dict[str, str]) -> list[str]:
-
-    rows = [(dotted(key), flow(value)) for key, value in leaves(values)]
-    widths = [min(max(len(row[column]) for row in rows), 44) for column in (0, 1)]
-    return [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {_origin(key, origins)}" for key, value in rows]
 
 
 def _origin(key: str, origins: dict[str, str]) -> str:

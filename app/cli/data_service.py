@@ -9,7 +9,7 @@ import typer
 
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
-from millrace.app.service.signals import Signals
+from millrace.app.service.process import Signals
 
 data_service = typer.Typer(
     help="Run the dispatcher or a worker of a tf.data service, for `millrace pretrain --service`.",

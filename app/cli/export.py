@@ -11,7 +11,7 @@ from millrace.app.cli.options import Json, checkpoint_number, loaded
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
-from millrace.app.tools.child_process.priority import give_way
+from millrace.app.tools.child_process import give_way
 from millrace.app.tools.export.export_folder import folder_of
 
 if TYPE_CHECKING:

@@ -167,12 +167,16 @@ def _in_words(report: dict[str, object]) -> str:
     assert isinstance(notes, list)
     key = report["windows"]
     windows = [f"Learns from the last records of each {key} (windows)."] if key else []
+    # A line for each reason, with the fields that are left out for it.
+    by_reason: dict[str, list[str]] = {}
+    for source, why in left_out.items():
+        by_reason.setdefault(why, []).append(source)
     return "\n".join(
         [
             f"Looked at {report['records']:,} records: {report['format']}.",
             f"Learns {report['label']} ({tasks.get(str(report['task']), 'a number')}) from {', '.join(features)}.",
             _decodes(report["set_aside"]),
-            *_left_out(left_out),
+            *[f"Leaves out {', '.join(sources)}{f': {why}' if why else ''}." for why, sources in by_reason.items()],
             *windows,
             *(f"{note[0].upper()}{note[1:]}." for note in notes),
             f"Wrote {config} and model.py beside it. Next:",
@@ -180,14 +184,6 @@ def _in_words(report: dict[str, object]) -> str:
             f"  millrace run -c {config}",
         ]
     )
-
-
-def _left_out(left_out: dict[str, str]) -> list[str]:
-    """Return a line for each reason, with the fields that are left out for it."""
-    by_reason: dict[str, list[str]] = {}
-    for source, why in left_out.items():
-        by_reason.setdefault(why, []).append(source)
-    return [f"Leaves out {', '.join(sources)}{f': {why}' if why else ''}." for why, sources in by_reason.items()]
 
 
 def _decodes(set_aside: object) -> str:

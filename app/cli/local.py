@@ -20,7 +20,7 @@ from millrace.app.tools.local_broker.produce import ProduceRate, produce_lines
 from millrace.app.tools.local_broker.topics import create_topic, partitions_of
 
 if TYPE_CHECKING:
-    from millrace.app.tools.local_group.places import Place
+    from millrace.app.tools.local_group import Place
 
 local = typer.Typer(
     help="Run a Kafka on this machine, without Java or Docker, write records to it, and run a group of workers.",
@@ -130,7 +130,7 @@ def group(
     """
     require_tensorflow_backend()
     config = config_file(file)
-    from millrace.app.tools.local_group.launch import run_locally  # noqa: PLC0415 - loads the settings
+    from millrace.app.tools.local_group import run_locally  # noqa: PLC0415 - loads the settings
 
     def started(place: "Place", pid: int) -> None:
         said = {"worker": place.name, "pid": pid, "page": place.page}

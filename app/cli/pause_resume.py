@@ -6,9 +6,7 @@ from typing import Any
 
 import typer
 
-from millrace.app.cli.option_groups import grouped
-from millrace.app.cli.options import Json
-from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.cli.options import Json, ServiceOptions, grouped
 
 
 @grouped

@@ -11,8 +11,7 @@ from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.options import Json, loaded
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.prove.campaign import Figures
-from millrace.app.tools.prove.group_kills import GroupKill
-from millrace.app.tools.prove.kills import KillMethod
+from millrace.app.tools.prove.kills import GroupKill, KillMethod
 from millrace.app.tools.prove.prove import ProofResult
 from millrace.app.tools.prove.prove import prove as run_campaign
 from millrace.training.model.setup.model_file import require_file

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.notes import note
 from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.tables import BarLines
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.rebuild.plan import require_rebuildable
+from millrace.training.history.journal_chain import Chain
 
 if TYPE_CHECKING:
     from millrace.app.tools.rebuild.rebuild import Rebuilt
@@ -38,8 +41,7 @@ def rebuild(
     require_rebuildable(found.settings, into)
     configure(name=found.settings.name, form=found.settings.logs.format, level="error")
     load_tensorflow()
-    # These load TensorFlow.
-    from millrace.app.cli.render.rebuilding import RebuildLines  # noqa: PLC0415
+    # This loads TensorFlow.
     from millrace.app.tools.rebuild.rebuild import rebuild as learn_again  # noqa: PLC0415
 
     with RebuildLines(quiet=as_json) as lines:
@@ -56,3 +58,27 @@ def in_words(result: "Rebuilt") -> str:
         f"checkpoint {result.base} ({result.base_from}) on, in {result.seconds:.1f} s: equal, bit for "
         f"bit{by}{settings}"
     )
+
+
+class RebuildLines(BarLines):
+    """Hears how the rebuild goes, and shows it."""
+
+    def found(self, chain: Chain, remarks: list[str]) -> None:
+        """Say what is about to be learnt, and begin the bar."""
+        between = len(chain.numbers) - 1
+        on_the_way = f", {between} checkpoint{'s' * (between > 1)} on the way" if between > 0 else ""
+        self.say(
+            f"rebuilding checkpoint {chain.number} from checkpoint {chain.base}: {chain.rows:,} records in "
+            f"{chain.blocks:,} blocks{on_the_way}"
+        )
+        for remark in remarks:
+            note(f"warning: {remark}")
+        self.begin(f"from checkpoint {chain.base}", max(1, chain.rows))
+
+    def learnt(self, rows: int) -> None:
+        """Move the bar."""
+        self.advance(rows)
+
+    def passed(self, number: int) -> None:
+        """Say at which checkpoint the rebuild stands."""
+        self.describe(f"checkpoint {number} is equal")

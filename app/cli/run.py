@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.service.process_tuning import sparing_imports
-from millrace.app.service.signals import Signals
+from millrace.app.service.process import Signals, sparing_imports
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ import logging
 import threading
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.service.process_tuning import sparing_imports, tune
-from millrace.app.service.signals import Signals
+from millrace.app.service.process import Signals, sparing_imports, tune
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.app.cli.option_groups import grouped
-from millrace.app.cli.render.tables import console
-from millrace.app.cli.service_options import ServiceOptions
+from millrace.app.cli.options import ServiceOptions, grouped
+from millrace.app.cli.tables import console
 from millrace.app.tools.status_view import StatusReadings, drawn, has_figures, watch
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.units import parse_duration

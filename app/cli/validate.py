@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.app.cli.config_file import ConfigFile, config_file
 from millrace.app.cli.options import Json, checkpoint_number
-from millrace.app.cli.render.tables import console, print_line
+from millrace.app.cli.tables import console, print_line
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.validate import CheckOutcome, CheckResult, exit_code_of
@@ -51,19 +50,14 @@ def validate(
     for check in examine_file(path) if against is None else examine_against(path, number):
         checks.append(check)
         if not as_json:
-            _print(check, screen)
+            outcome = check.outcome.value
+            print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
     code = exit_code_of(checks)
     if as_json:
         typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "exit_code": code}, indent=2))
     else:
         typer.echo(_summary(checks))
     raise typer.Exit(code)
-
-
-def _print(check: "CheckResult", screen: "Console") -> None:
-
-    outcome = check.outcome.value
-    print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
 
 
 def _summary(checks: "Sequence[CheckResult]") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from millrace.app.monitoring.checkpoint_models import EventTimeView, HistoryView
 from millrace.app.monitoring.models import RewoundView, SkipView
 from millrace.app.monitoring.shapes import event_moment
-from millrace.app.service.source_view import SourceView
+from millrace.app.service.holding import SourceView
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.options import OutOfRange
 from millrace.consumers.kafka.positions import Earliest

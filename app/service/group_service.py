@@ -10,19 +10,17 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from millrace.app.service.beginning_again import Again, begin_again
-from millrace.app.service.deadline import deadline
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, device_options, live_metrics_of, prove
-from millrace.app.service.provenance import provenance_of
-from millrace.app.service.recorded_settings import hyperparameter_options
-from millrace.app.service.running import Running
-from millrace.app.service.service import RunOptions, Service
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.service import Running, RunOptions, Service
 from millrace.app.settings import Loaded
 from millrace.app.settings.environment import suspects_told
 from millrace.consumers.dead_letters.letter import DeadLetters
@@ -101,7 +99,13 @@ class GroupService(Service):
         self._raise_if_stopped()
         group = self._meet(source)
         self._raise_if_stopped()
-        learner = self._build_together(group, lease, source)
+        # Build, trace and prove the model, as all do at the same time, on the chief's sample of records.
+        self.phases.enter(Phase.TRACING)
+        sample = None if lease is None else self._sample(lease, source)
+        document = group.exchange.broadcast(b"" if sample is None else json.dumps(to_document(sample)).encode())
+        shared = from_document(json.loads(document)) if document else None
+        learner = build_learner(self.settings, (lambda: shared,), group.strategy)
+        prove(learner, self.settings)
         live = live_metrics_of(learner, self.settings)
         saving, guard = None, CrashGuard()
         if lease is not None:
@@ -170,16 +174,6 @@ class GroupService(Service):
         until = self.options.until
         return {**found, "model.build": build.function, "--until": None if until is None else str(until)}
 
-    def _build_together(self, group: Group, lease: FolderLease | None, source: KafkaSource) -> Learner:
-        """Build, trace and prove the model, as all do at the same time, on the chief's sample of records."""
-        self.phases.enter(Phase.TRACING)
-        sample = None if lease is None else self._sample(lease, source)
-        document = group.exchange.broadcast(b"" if sample is None else json.dumps(to_document(sample)).encode())
-        shared = from_document(json.loads(document)) if document else None
-        learner = build_learner(self.settings, (lambda: shared,), group.strategy)
-        prove(learner, self.settings)
-        return learner
-
     def _sample(self, lease: FolderLease, source: KafkaSource) -> RecordSample | None:
         found = (read() for read in RecordSamples(self.settings, lease.folder).sources(source))
         return next((sample for sample in found if sample is not None), None)
@@ -244,3 +238,15 @@ def _raised_of(facts: Mapping[str, Any]) -> BlockRaised:
         for text, start, end in facts["spans"]
     ]
     return BlockRaised(spans, str(facts["gist"]))
+
+
+@contextmanager
+def deadline(seconds: float, passed: Callable[[], None]) -> Iterator[None]:
+    """Call `passed` on the thread `deadline` if this lasts longer, as nothing else interrupts it."""
+    timer = threading.Timer(seconds, passed)
+    timer.name, timer.daemon = "deadline", True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -110,7 +110,10 @@ class KeptHistory:
             path = lease.folder.history_of(term)
             try:
                 tables, facts = unpacked(_read(path))
-                earlier = [_event(one) for one in facts["events"]]
+                earlier = [
+                    Event(**{**one, "kind": EventKind(one["kind"]), "severity": Severity(one["severity"])})
+                    for one in facts["events"]
+                ]
                 curves.merge(tables, facts["curves"], time.time())
                 self._events.restore(earlier)
             except Exception as error:  # noqa: BLE001 - as above, and a file may hold anything
@@ -132,7 +135,12 @@ class KeptHistory:
             raw = packed(*curves.copied(), self._events.since())
             path.parent.mkdir(exist_ok=True)
             replace_durably(path, raw)
-            self._tidy(lease)
+            # Remove the files of earlier terms, but the newest that was not taken in.
+            terms = [term for term in lease.folder.history_terms() if term < lease.term]
+            left = [term for term in terms if term not in self._done_with]
+            for term in terms:
+                if term not in left[-1:]:
+                    lease.folder.history_of(term).unlink(missing_ok=True)
         except Exception as error:  # nothing that goes wrong here may end the thread
             self._failed += 1
             if not self._fails:
@@ -148,14 +156,6 @@ class KeptHistory:
             if self._fails:
                 log.info("the page's history is kept again")
             self._fails = False
-
-    def _tidy(self, lease: FolderLease) -> None:
-        """Remove the files of earlier terms, but the newest that was not taken in."""
-        terms = [term for term in lease.folder.history_terms() if term < lease.term]
-        left = [term for term in terms if term not in self._done_with]
-        for term in terms:
-            if term not in left[-1:]:
-                lease.folder.history_of(term).unlink(missing_ok=True)
 
 
 class _DamagedError(ValueError):
@@ -209,7 +209,3 @@ def unpacked(raw: bytes) -> tuple[dict[str, dict[str, npt.NDArray[Any]]], dict[s
             if table:
                 tables.setdefault(table, {})[part] = arrays[name]
     return tables, facts
-
-
-def _event(one: Mapping[str, Any]) -> Event:
-    return Event(**{**one, "kind": EventKind(one["kind"]), "severity": Severity(one["severity"])})

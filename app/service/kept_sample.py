@@ -57,7 +57,10 @@ class RecordSamples:
     def sources(self, source: KafkaSource) -> tuple[ReadSample, ...]:
         """Return where a start takes a sample from: the file first, then Kafka, whose records it keeps."""
         if not self._settings.checkpoints.sample:
-            self._remove()
+            try:
+                self._path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("checkpoints.sample: %s cannot be removed: %s", self._path, error.strerror)
         return self.kept, lambda: self.keep(self.read(source))
 
     def kept(self) -> RecordSample | None:
@@ -126,9 +129,3 @@ class RecordSamples:
         except MillraceError:
             # A setting that does not fit the topic matters at a first start only, which finds it out by itself.
             return first
-
-    def _remove(self) -> None:
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("checkpoints.sample: %s cannot be removed: %s", self._path, error.strerror)

@@ -75,7 +75,19 @@ def _quiet_libraries(record: logging.LogRecord) -> bool:
 
 def _formatter(name: str | None, *, as_text: bool) -> logging.Formatter:
     def facts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return _with_facts(event, name)
+        # Put the facts that every line has first, in one order; an extra of the same name is dropped.
+        record: logging.LogRecord = event["_record"]
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        facts = {
+            "ts": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name.removeprefix("millrace."),
+            "event": str(event.pop(_WORDS)).rstrip(),
+            "name": name,
+            "thread": record.threadName,
+        }
+        extra = {key: value for key, value in event.items() if key not in facts and key not in _NOISE}
+        return {**{key: value for key, value in facts.items() if value is not None}, **extra}
 
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_set_event_apart, structlog.stdlib.ExtraAdder(), facts],
@@ -91,22 +103,6 @@ def _set_event_apart(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     """Keep the message under a key that an extra called `event` cannot replace."""
     event[_WORDS] = event.pop("event")
     return event
-
-
-def _with_facts(event: EventDict, name: str | None) -> EventDict:
-    """Put the facts that every line has first, in one order; an extra of the same name is dropped."""
-    record: logging.LogRecord = event["_record"]
-    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    facts = {
-        "ts": moment.replace("+00:00", "Z"),
-        "level": record.levelname.lower(),
-        "logger": record.name.removeprefix("millrace."),
-        "event": str(event.pop(_WORDS)).rstrip(),
-        "name": name,
-        "thread": record.threadName,
-    }
-    extra = {key: value for key, value in event.items() if key not in facts and key not in _NOISE}
-    return {**{key: value for key, value in facts.items() if value is not None}, **extra}
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

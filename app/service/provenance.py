@@ -1,15 +1,35 @@
-"""Where a checkpoint's state comes from: config, code, versions and cluster, by hash. No value, no secret."""
+"""Where a checkpoint's state comes from: config, code, versions and cluster, by hash, and the settings that change it.
+
+Values that may be secrets are masked, as they are wherever settings are shown.
+"""
 
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from millrace.app.settings import Loaded
-from millrace.app.settings.masking import masked
+from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.record_fields import OneLabelSettings
+from millrace.app.settings.secret_files import masked
 from millrace.app.version import version as own_version
+from millrace.training.model.hyperparameters import HyperparameterOptions, OnChange
 from millrace.training.model.setup.model_code import beside_sha256, model_sha256
+
+_TRAINING = (
+    "batch_size",
+    "passes",
+    "batches_per_call",
+    "max_wait",
+    "partial_batches",
+    "shuffle",
+    "deterministic",
+    "seed",
+)
+_MODEL = ("build", "preprocess", "augment")
+_RECORDS = ("label", "weight", "event_time")
+_EXAMPLE = "example"
 
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
@@ -29,3 +49,49 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
         "topics": list(settings.kafka.topics),
         "group": settings.kafka.group,
     }
+
+
+def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
+    """Return the settings that change what is learnt, and which side is in force where a restore finds others.
+
+    A checkpoint records them by name, so that no change is silent.
+    """
+    return HyperparameterOptions(
+        settings=_that_matter(settings), on_change=OnChange(settings.training.on_hyperparameter_change)
+    )
+
+
+def _that_matter(settings: Settings) -> dict[str, Any]:
+    shaping = {name: section.used for name, section, _ in settings.shapings()}
+    values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
+    training, model, records = values["training"], values["model"], values["records"]
+    return {
+        **{f"training.{name}": training[name] for name in _TRAINING},
+        **{f"model.{name}": model[name] for name in _MODEL},
+        **{f"model.args.{name}": value for name, value in model["args"].items()},
+        "model.sha256": model_sha256(settings.model.build.file)[:12],
+        **{
+            f"{section}.{name}": value
+            for section, used in shaping.items()
+            if used
+            for name, value in values[section].items()
+        },
+        **{f"records.{name}": records[name] for name in _RECORDS},
+        "records.label": _label(settings, records["label"]),
+        **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},
+    }
+
+
+def _label(settings: Settings, value: Any) -> Any:
+    if value is None or isinstance(settings.records.label, OneLabelSettings):
+        return _field(value)
+    return {name: _field(one) for name, one in value.items()}
+
+
+def _field(value: Any) -> Any:
+    """Return a field without its examples, which no record is learnt from."""
+    if not isinstance(value, Mapping) or _EXAMPLE not in value:
+        return value
+    kept = {key: inside for key, inside in value.items() if key != _EXAMPLE}
+    # As the settings write a field of which nothing else is set.
+    return kept["dtype"] if kept.keys() == {"dtype"} else kept

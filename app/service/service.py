@@ -15,50 +15,50 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 from millrace.app.service.beginning_again import Again
 from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
 from millrace.app.service.exporting import Exporting, RunExport
 from millrace.app.service.first_weights import log_ignored, take_initial_weights
-from millrace.app.service.holding import Holding
-from millrace.app.service.kafka_stream import StreamFactory, StreamOptions
+from millrace.app.service.holding import Holding, NotConnected, SourceView
+from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOptions, StreamStatistics
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
-from millrace.app.service.letters import await_letters, post_refused, stop_dead_letters
-from millrace.app.service.lifecycle_events import tell_ended, tell_started
 from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove, require_known_conditions
 from millrace.app.service.phase_limits import phase_limits
-from millrace.app.service.process_tuning import tune
-from millrace.app.service.provenance import provenance_of
-from millrace.app.service.recorded_settings import hyperparameter_options
-from millrace.app.service.running import NotRunning, Running
-from millrace.app.service.source_view import NotConnected, SourceView
+from millrace.app.service.process import tune
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
-from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetters
+from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.error_texts import first_clause
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.positions import Until
 from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
-from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Commands, Stop
-from millrace.training.errors import PassedError
+from millrace.training.errors import CheckpointError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.cores import usable_cores
+from millrace.training.model.setup.model_code import is_code_of
 from millrace.training.recovery.crash_guard import CrashGuard
 from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
-from millrace.training.telemetry.events import EventKind, Events, Severity
+from millrace.training.telemetry.events import EventKind, Events, ReportEvent, Severity
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
@@ -70,6 +70,56 @@ from millrace.training.trainer.trainer import Trainer
 log = logging.getLogger(__name__)
 _CONNECT_S = 15.0
 _COMMIT_S = 5.0
+_STOP_S = 5.0
+_ACKNOWLEDGE_S = 30.0
+
+_OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
+
+
+class AnyTrainer(Protocol):
+    """The trainer of this process, alone or one of a group."""
+
+    error: BaseException | None
+    """The error that ended it."""
+
+    def run(self) -> None:
+        """Learn until the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRunning:
+    """A service that is still starting."""
+
+    dead_letters: DeadLetters = field(default_factory=CountedOnly)
+    guard: CrashGuard = field(default_factory=CrashGuard)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def stream_statistics(self) -> StreamStatistics:
+        """Return empty statistics."""
+        return NO_STREAM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A service whose state is restored and whose trainer may learn.
+
+    Everything that other threads read is in one of two places: `Service.source` is the way to Kafka, `Service.running`
+    is the rest, built at once when the start has succeeded. Before that both are null objects with empty statistics, so
+    no reader has to ask whether they are there.
+    """
+
+    dead_letters: DeadLetters
+    guard: CrashGuard
+    provenance: Mapping[str, Any]
+    """What this process writes into the manifest of each checkpoint."""
+    live: LiveMetrics
+    streams: StreamFactory
+    trainer: AnyTrainer
+
+    def stream_statistics(self) -> StreamStatistics:
+        """Return the statistics of the present stream; empty ones before the first."""
+        return self.streams.statistics()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,13 +242,40 @@ class Service:
         self._raise_if_stopped()
         source, dead_letters = self._connect(opened)
         self._raise_if_stopped()
-        learner = self._build(lease, source)
+        self.phases.enter(Phase.TRACING)
+        samples = RecordSamples(self.settings, lease.folder)
+        learner = build_learner(self.settings, samples.sources(source))
+        self._raise_if_stopped()
+        prove(learner, self.settings)
         self._raise_if_stopped()
         live = live_metrics_of(learner, self.settings)
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
-        return self._assemble(source, dead_letters, learner, live, saving, guard)
+        streams = self._streams(source, dead_letters, learner)
+        trainer = Trainer(
+            TrainerParts(
+                learner=learner,
+                ledger=self.ledger,
+                saving=saving,
+                streams=streams,
+                commands=self.commands,
+                in_flight=guard.in_flight,
+                release_guard=guard.release,
+                blocked=lambda: dead_letters.full,
+                hold=self.holding,
+            ),
+            self._reports(dead_letters, live),
+            self._trainer_options(guard),
+        )
+        return Running(
+            dead_letters=dead_letters,
+            guard=guard,
+            provenance=saving.provenance,
+            live=live,
+            streams=streams,
+            trainer=trainer,
+        )
 
     def _raise_if_stopped(self) -> None:
         if self._stop_asked.is_set():
@@ -248,14 +325,6 @@ class Service:
         opened.callback(self._await_commit)
         return source, dead_letters
 
-    def _build(self, lease: FolderLease, source: KafkaSource) -> Learner:
-        self.phases.enter(Phase.TRACING)
-        samples = RecordSamples(self.settings, lease.folder)
-        learner = build_learner(self.settings, samples.sources(source))
-        self._raise_if_stopped()
-        prove(learner, self.settings)
-        return learner
-
     def _restore(
         self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics
     ) -> tuple[Saving, CrashGuard]:
@@ -303,40 +372,6 @@ class Service:
         if self.options.commits and not self.options.start_over:
             self.lost_history = lost_history(source, self.settings, offsets)
         return offsets
-
-    def _assemble(
-        self,
-        source: KafkaSource,
-        dead_letters: DeadLetters,
-        learner: Learner,
-        live: LiveMetrics,
-        saving: Saving,
-        guard: CrashGuard,
-    ) -> Running:
-        streams = self._streams(source, dead_letters, learner)
-        trainer = Trainer(
-            TrainerParts(
-                learner=learner,
-                ledger=self.ledger,
-                saving=saving,
-                streams=streams,
-                commands=self.commands,
-                in_flight=guard.in_flight,
-                release_guard=guard.release,
-                blocked=lambda: dead_letters.full,
-                hold=self.holding,
-            ),
-            self._reports(dead_letters, live),
-            self._trainer_options(guard),
-        )
-        return Running(
-            dead_letters=dead_letters,
-            guard=guard,
-            provenance=saving.provenance,
-            live=live,
-            streams=streams,
-            trainer=trainer,
-        )
 
     def _streams(self, source: KafkaSource, dead_letters: DeadLetters, learner: Learner) -> StreamFactory:
         options = StreamOptions(
@@ -401,3 +436,75 @@ class Service:
             self._commit.result(_COMMIT_S)
         except Exception as error:  # noqa: BLE001 - a commit only informs lag tools
             log.warning("the last commit failed: %s", str(error) or type(error).__name__)
+
+
+def post_refused(
+    dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason, *, framed: bool = False
+) -> None:
+    """Post a record that decodes but cannot be learnt. `framed`: values begin with a schema's number.
+
+    The trainer no longer has its bytes, so it posts the origin, and the dead letters read the record there again.
+    """
+    letter = DeadLetter(
+        partition=partition,
+        offset=offset,
+        timestamp_ms=0,
+        key=None,
+        value=None,
+        headers=(),
+        reason=reason,
+        field=None,
+        framed=framed,
+        model=name,
+        absent=Absence.UNREAD,
+    )
+    # It never waits: while too many letters wait for room, `blocked` keeps the trainer from the next block instead.
+    dead_letters.put_at_once(letter)
+
+
+def await_letters(dead_letters: DeadLetters, topic: str | None, _request: SaveRequest) -> None:
+    """Wait until the dead letters so far are acknowledged, so that no manifest is ahead of them."""
+    if not dead_letters.wait_acknowledged(dead_letters.sequence(), _ACKNOWLEDGE_S):
+        raise CheckpointError(
+            f"records.dead_letters.topic: {topic} has not acknowledged its letters within {_ACKNOWLEDGE_S:g} s, so the "
+            "checkpoint waits for the next save; is the topic there?"
+        )
+
+
+def stop_dead_letters(dead_letters: DeadLetters) -> None:
+    """Stop sending; what is not acknowledged within a few seconds is left for the next start."""
+    if abandoned := dead_letters.stop(_STOP_S):
+        log.warning("dead letters that were not acknowledged: %d; a restart sends them again", abandoned)
+
+
+def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any], model: Path) -> None:
+    """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
+    begins = manifest.reason == SaveReason.START and manifest.step == 0
+    how = _beginning(manifest) if begins else "Started again, and resumed from"
+    tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
+    then = manifest.provenance
+    same = {key for key in _OF_INTEREST if key not in then or then[key] == now.get(key)}
+    if is_code_of(model, then.get("model_sha256", "")):
+        same.add("model_sha256")
+    changed = [name for key, name in _OF_INTEREST.items() if key not in same]
+    if changed:
+        text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
+        tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
+
+
+def _beginning(manifest: Manifest) -> str:
+    """Say with what a beginning begins."""
+    if (fork := manifest.provenance.get("forked_from")) is not None:
+        return f"Began as a fork of {fork['name']}@{fork['number']}, with"
+    if (weights := manifest.provenance.get("initial_weights")) is not None:
+        return f"Began with the weights of {weights['source']} ({weights['kept']} kept, {len(weights['new'])} new), as"
+    return "Began with new weights, as"
+
+
+def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:
+    """Tell that the training has ended, and why; what to do about it is in the problem and the log."""
+    if error is None:
+        tell(EventKind.ENDED, "Ended: what was learnt is saved.")
+    else:
+        why = str(error) or type(error).__name__
+        tell(EventKind.FAILED, f"The training ended: {first_clause(why)}.", Severity.ERROR, error=why)

@@ -1,6 +1,5 @@
 """How to get in: the `kafka` settings as the source's options, secrets and certificates read from their files."""
 
-import ssl
 from typing import Any
 
 from millrace.app.settings.certificates import PemFile, present, trusting
@@ -13,11 +12,30 @@ from millrace.consumers.kafka.replaying import NO_HISTORY, History
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
     """Return the options of the source and of the dead letters; reads the secret files that the settings name."""
+    security: dict[str, Any] = {"security_protocol": kafka.security_protocol}
+    password = read_secret("kafka.sasl_password_file", kafka.sasl_password_file)
+    if password is not None:
+        security["sasl_mechanism"] = kafka.sasl_mechanism
+        security["sasl_plain_username"] = kafka.sasl_username
+        security["sasl_plain_password"] = password.get_secret_value()
+    if kafka.security_protocol.endswith("SSL"):
+        authorities = None if kafka.ssl_ca_file is None else PemFile("kafka.ssl_ca_file", kafka.ssl_ca_file)
+        context = trusting(authorities)
+        context.check_hostname = kafka.ssl_check_hostname
+        if kafka.ssl_certificate_file is not None and kafka.ssl_key_file is not None:
+            present(
+                context,
+                PemFile("kafka.ssl_certificate_file", kafka.ssl_certificate_file),
+                PemFile("kafka.ssl_key_file", kafka.ssl_key_file),
+                read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file),
+                "check both, and kafka.ssl_key_password_file",
+            )
+        security["ssl_context"] = context
     return KafkaOptions(
         bootstrap_servers=kafka.bootstrap_servers,
         topics=kafka.topics,
         group_id=kafka.group,
-        security=_security(kafka),
+        security=security,
         out_of_range=kafka.out_of_range,
         on_recreated=kafka.on_recreated,
         isolation_level=kafka.isolation_level,
@@ -34,30 +52,3 @@ def kafka_history(settings: Settings) -> History:
     from millrace.consumers.archive.replay import ArchivedHistory  # noqa: PLC0415 - loads pyarrow's Parquet, which few need
 
     return ArchivedHistory(settings.archive.path, chunk_records=settings.kafka.chunk_records)
-
-
-def _security(kafka: KafkaSettings) -> dict[str, Any]:
-    settings: dict[str, Any] = {"security_protocol": kafka.security_protocol}
-    password = read_secret("kafka.sasl_password_file", kafka.sasl_password_file)
-    if password is not None:
-        settings["sasl_mechanism"] = kafka.sasl_mechanism
-        settings["sasl_plain_username"] = kafka.sasl_username
-        settings["sasl_plain_password"] = password.get_secret_value()
-    if kafka.security_protocol.endswith("SSL"):
-        settings["ssl_context"] = _ssl_context(kafka)
-    return settings
-
-
-def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
-    authorities = None if kafka.ssl_ca_file is None else PemFile("kafka.ssl_ca_file", kafka.ssl_ca_file)
-    context = trusting(authorities)
-    context.check_hostname = kafka.ssl_check_hostname
-    if kafka.ssl_certificate_file is not None and kafka.ssl_key_file is not None:
-        present(
-            context,
-            PemFile("kafka.ssl_certificate_file", kafka.ssl_certificate_file),
-            PemFile("kafka.ssl_key_file", kafka.ssl_key_file),
-            read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file),
-            "check both, and kafka.ssl_key_password_file",
-        )
-    return context

@@ -7,9 +7,11 @@ Kubernetes writes for a service of our name (MILLRACE_PORT). Below mappings whos
 a value is JSON where it can be.
 """
 
+import difflib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_origin
 
@@ -18,9 +20,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 
-from millrace.app.settings.all_settings import matches, settings_of
-from millrace.app.settings.spelling import DELIMITER, PREFIX
-from millrace.app.settings.stray_variables import Strays, strays_in
+from millrace.app.settings.all_settings import NAME, matches, settings_of
+from millrace.app.settings.spelling import DELIMITER, PREFIX, variable
 from millrace.app.settings.yaml_file import Key
 from millrace.consumers.errors import ConfigError
 
@@ -28,6 +29,34 @@ _NULL = "null"
 _TIMES, _SUSPECTS = "MILLRACE_TIMES_BEGUN_AGAIN", "MILLRACE_SUSPECTS"
 _NATIVE_LEVEL, _ERRORS = "TF_CPP_MIN_LOG_LEVEL", "2"
 _BACKEND = "tensorflow"
+
+_READ_ELSEWHERE = frozenset(
+    {
+        "MILLRACE_CA_FILE",
+        "MILLRACE_CLIENT_CERTIFICATE",
+        "MILLRACE_CLIENT_KEY",
+        "MILLRACE_FAILPOINTS",
+        "MILLRACE_MAVEN_REPOSITORY",
+        "MILLRACE_SUSPECTS",
+        "MILLRACE_TIMES_BEGUN_AGAIN",
+        "MILLRACE_TOKEN_FILE",
+    }
+)
+_OF_KUBERNETES = re.compile(
+    r"MILLRACE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_OF_THE_TESTS = re.compile(r"MILLRACE_TESTS?_\w+")
+_SIMILAR = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """Variables without `__` that name no setting."""
+
+    misspelled: Mapping[str, str] = field(default_factory=dict)
+    """Those that spell a setting with too few underscores, each with the right name."""
+    ignored: Mapping[str, str | None] = field(default_factory=dict)
+    """The others, each with the name of a similar setting's variable, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +185,36 @@ class _Source(EnvSettingsSource):
         if get_origin(field.annotation) is tuple:
             return [item.strip() for item in str(value).split(",")]
         return value
+
+
+def strays_in(settings: type[BaseModel], names: Iterable[str]) -> Strays:
+    """Sort variables that begin as ours do and name no setting; those that others are known to write are left out.
+
+    A variable that spells a setting with `_` in place of `__` can mean nothing else, and is refused. Any other may
+    belong to another program, so it is ignored, with a warning.
+    """
+    keys = {"_".join(map(str, key)): key for key, _ in settings_of(settings) if NAME not in key}
+    misspelled: dict[str, str] = {}
+    ignored: dict[str, str | None] = {}
+    for name in filter(_may_be_meant_for_us, names):
+        typed = name[len(PREFIX) :].lower()
+        if (key := keys.get(typed) or _below(settings, typed)) is not None:
+            misspelled[name] = variable(key)
+        else:
+            near = difflib.get_close_matches(typed, keys, n=1, cutoff=_SIMILAR)
+            ignored[name] = variable(keys[near[0]]) if near else None
+    return Strays(misspelled, ignored)
+
+
+def _may_be_meant_for_us(name: str) -> bool:
+    name = name.upper()
+    return name not in _READ_ELSEWHERE and not (_OF_KUBERNETES.fullmatch(name) or _OF_THE_TESTS.fullmatch(name))
+
+
+def _below(settings: type[BaseModel], typed: str) -> Key | None:
+    """Return the key of a name below a mapping whose keys are the user's own, as in model_args_buckets."""
+    for key, info in settings_of(settings):
+        origin, joined = get_origin(info.annotation), "_".join(map(str, key))
+        if isinstance(origin, type) and issubclass(origin, Mapping) and typed.startswith(f"{joined}_"):
+            return (*key, typed[len(joined) + 1 :])
+    return None

@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millrace.app.settings.environment import Overrides, read_environment
-from millrace.app.settings.errors import SettingsError
 from millrace.app.settings.root import Settings
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.records import told_answers
 from millrace.app.settings.sections.registry import RegistrySettings
 from millrace.app.settings.spelling import dotted
 from millrace.app.settings.validation_errors import Places, describe
-from millrace.app.settings.yaml_file import Document, Key, read_yaml
+from millrace.app.settings.yaml_file import Document, Key, SettingsError, read_yaml
 from millrace.consumers.section import FOLDER, Section
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -11,15 +11,12 @@ from millrace.app.settings.sections.archive import ArchiveSettings
 from millrace.app.settings.sections.checkpoints import CheckpointSettings
 from millrace.app.settings.sections.export import ExportSettings
 from millrace.app.settings.sections.kafka import KafkaSettings, derived_group
-from millrace.app.settings.sections.limits import LimitSettings
-from millrace.app.settings.sections.logs import LogSettings
-from millrace.app.settings.sections.memory import MemorySettings
 from millrace.app.settings.sections.model import ModelSettings
+from millrace.app.settings.sections.process import LimitSettings, LogSettings, MemorySettings, StopSettings
 from millrace.app.settings.sections.records import RecordsSettings, to_schema
 from millrace.app.settings.sections.registry import derived_cache
 from millrace.app.settings.sections.scale import ScaleSettings
 from millrace.app.settings.sections.serve import ServeSettings
-from millrace.app.settings.sections.stop import StopSettings
 from millrace.app.settings.sections.training import TrainingSettings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError

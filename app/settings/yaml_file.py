@@ -5,6 +5,7 @@ stands twice is an error. `<<` merges mappings, as YAML 1.1 has it. What a parse
 out: it may hold a secret. The size of the file, and the number of values that its aliases expand to, are bounded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from millrace.app.settings.errors import SettingsError
-from millrace.app.settings.yaml_errors import in_words
 from millrace.consumers.errors import ConfigError
 
 Key = tuple[str | int, ...]
@@ -28,6 +27,48 @@ _MOST_VALUES = 50_000
 """Keys and values, each alias counted as often as it is used. The parser takes about a second for as many."""
 _MOST_PROBLEMS = 50
 _TOO_LARGE = "a config is a page or two, so name the right file, and keep tables in files that model.py reads"
+
+_WORDS: Sequence[tuple[str, str, bool]] = (
+    ("character '\\t' that cannot start", "a tab indents this line; indent with spaces", False),
+    ("cannot start any token", "a value begins with a character that YAML reserves; put the value in quotes", False),
+    (
+        "mapping values are not allowed here",
+        "this line does not follow from the one above; put a space behind each colon, and indent alike what belongs "
+        "together",
+        False,
+    ),
+    (
+        "while parsing a block",
+        "this line is not indented as the lines above it; indent alike what belongs together",
+        False,
+    ),
+    ("while parsing a flow mapping", "a { that opens on this line is not closed, or a comma is missing", True),
+    ("while parsing a flow sequence", "a [ that opens on this line is not closed, or a comma is missing", True),
+    ("while scanning a quoted scalar", "a quote that opens on this line is not closed", True),
+    ("could not find expected ':'", "a key without a colon; write key: value", True),
+    ("expected a single document", "a second document begins here; a config is one document, without ---", False),
+)
+"""What the parser says, what it means, and whether the place to look is where the construct opens."""
+
+
+def in_words(error: MarkedYAMLError) -> tuple[int | None, str]:
+    """Return the line to look at, counted from 1, or None, and what is wrong there."""
+    found = f"{error.context or ''}, {error.problem or ''}"
+    for phrase, words, opening in _WORDS:
+        if phrase in found:
+            mark = (error.context_mark if opening else None) or error.problem_mark or error.context_mark
+            return (None if mark is None else mark.line + 1), words
+    mark = error.problem_mark or error.context_mark
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    return (None if mark is None else mark.line + 1), what
+
+
+class SettingsError(ConfigError):
+    """Every problem of a config file and its environment, a line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

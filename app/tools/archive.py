@@ -116,7 +116,11 @@ def fill(archiver: Archiver, source: KafkaSource, extent: Extent, memory_limit: 
     with closing(Handoff(capacity_bytes=int(memory_limit * HANDOFF_SHARE), partitions=partitions)) as handoff:
         source.begin(1, extent.positions, handoff, extent.ends, extent.fingerprints)
         topics = sorted({partition.topic for partition in extent.positions})
-        log.info("archiving %s from %s", ", ".join(topics), _listed(extent.positions))
+        log.info(
+            "archiving %s from %s",
+            ", ".join(topics),
+            ", ".join(f"{partition} at {offset}" for partition, offset in sorted(extent.positions.items())),
+        )
         try:
             _receive(handoff, archiver, _Outages(source), asked)
             archiver.close_all()
@@ -172,10 +176,6 @@ def _explained(broken: HandoffBroken, place: Place) -> MillraceError:
             "move the topic's folder away, or archive into another one (archive.path)"
         )
     return broken
-
-
-def _listed(positions: Mapping[Partition, int]) -> str:
-    return ", ".join(f"{partition} at {offset}" for partition, offset in sorted(positions.items()))
 
 
 @dataclass(slots=True)

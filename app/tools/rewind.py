@@ -79,7 +79,10 @@ def rewind_or_send(
     plan = plan_rewind(store, request, present).with_earliest(_beginnings(settings))
     policy = settings.kafka.out_of_range
     if order.dry_run:
-        return _as_json(plan_fields(plan, policy=policy, per_s=None))
+        # The plan as the answer of `POST /rewind` holds it, but for its stamp.
+        fields = plan_fields(plan, policy=policy, per_s=None)
+        answer = RewindPlanAnswer(as_of="", name="", version="", **fields)
+        return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
     plan.refuse_loss(policy)
     lease = FolderLease.acquire(folder, f"millrace rewind {settings.name}", make_room=partial(remove_some, settings))
     try:
@@ -90,12 +93,6 @@ def rewind_or_send(
     finally:
         lease.release()
     return {"checkpoint": just_published(manifest).model_dump(exclude_none=True)}
-
-
-def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan as the answer of `POST /rewind` holds it, but for its stamp."""
-    answer = RewindPlanAnswer(as_of="", name="", version="", **fields)
-    return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
 
 
 def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:

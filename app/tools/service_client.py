@@ -167,12 +167,6 @@ class Remote:
             raise UnreachableError(f"no millrace answers at {self.url} ({why}); does it run there?") from error
         finally:
             connection.close()
-        self._check_identity(answer)
-        if response.status >= 400 and not path.startswith(_FAILING):
-            raise _refusal(response.status, answer)
-        return answer
-
-    def _check_identity(self, answer: Mapping[str, Any]) -> None:
         if not all(isinstance(answer.get(key), str) for key in _STAMP):
             raise UnreachableError(f"what answers at {self.url} is no millrace; name the right one by --url")
         if self._name not in (None, answer["name"]):
@@ -180,6 +174,9 @@ class Remote:
                 f"{self.url} is answered by the service {answer['name']!r}, not by {self._name!r}; name the right one "
                 "by --url"
             )
+        if response.status >= 400 and not path.startswith(_FAILING):
+            raise _refusal(response.status, answer)
+        return answer
 
 
 def _refusal(status: int, answer: Mapping[str, Any]) -> RefusedError:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import read_avro
 from rig import report
 
-from millrace.app.service.process_tuning import tune
+from millrace.app.service.process import tune
 from millrace.consumers.joining import JOINED_RECORDS
 from millrace.pipelines.formats import Decoder
 from millrace.pipelines.formats.avro.decoder import AvroDecoder

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import parse_example
 from rig import report
 
-from millrace.app.service.process_tuning import tune
+from millrace.app.service.process import tune
 from millrace.consumers.joining import JOINED_RECORDS
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.schema import Field, Schema

@@ -12,8 +12,7 @@ from typing import Any
 
 from rig import START_S, Notes, hosted, place, report
 
-from millrace.app.service.running import Running
-from millrace.app.service.service import RunOptions, Service
+from millrace.app.service.service import Running, RunOptions, Service
 from millrace.consumers.kafka.positions import Now
 
 AT_MOST_S = 3600.0

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from rig import report
 
-from millrace.app.service.process_tuning import tune
+from millrace.app.service.process import tune
 from millrace.app.settings.sections.records import RecordsSettings, to_decoder
 from millrace.consumers.joining import JOINED_RECORDS
 from millrace.consumers.records import Chunk, Partition

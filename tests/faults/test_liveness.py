@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.app.service.signals import FORCED
+from millrace.app.service.process import FORCED
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.in_flight import deaths
 from tests.faults.conftest import MakeProject, MakeStream

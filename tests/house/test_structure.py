@@ -18,9 +18,8 @@ MOST_ARROWS: Mapping[str, int] = {
 
 EXPLAINED_FOLDERS: Mapping[str, str] = {
     "app/cli": "a file a verb; the tool behind a verb has the verb's name",
-    "app/cli/render": "a file for each thing that is shown",
     "app/api/routes": "a file for each thing that is served",
-    "app/settings/sections": "a file for each section of the config file",
+    "app/settings/sections": "a file for each section of the config file, and one for the small ones",
 }
 """Folders whose files may bear the name of a file elsewhere, each with how the listing explains it."""
 FAMILIES: Mapping[str, str] = {"pipelines/formats": "a folder a format: each has its decoder, its framing …"}

@@ -7,8 +7,7 @@ from pathlib import Path
 from jgo.constants import MAVEN_CENTRAL_URL
 from jgo.maven import MavenContext
 
-from millrace.app.tools.local_broker.jars import KAFKA_VERSION, REPOSITORY_VARIABLE, kafka_jars
-from millrace.app.tools.local_broker.java import JavaProgram
+from millrace.app.tools.local_broker.jars import KAFKA_VERSION, REPOSITORY_VARIABLE, JavaProgram, kafka_jars
 
 _TOOLS = f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}"
 _MAIN = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

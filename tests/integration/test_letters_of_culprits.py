@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from millrace.app.service.letters import post_refused
+from millrace.app.service.service import post_refused
 from millrace.consumers.dead_letters import origins
 from millrace.consumers.dead_letters.letter import DeadLetter
 from millrace.consumers.dead_letters.origins import OriginReader

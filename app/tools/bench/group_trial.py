@@ -8,19 +8,18 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from millrace.app.settings import Settings
 from millrace.app.tools.bench.measure import Interval, Limits, Trial
-from millrace.app.tools.child_process.python_program import module_command, worker_environment
-from millrace.app.tools.child_process.supervisor import SupervisedProcess
-from millrace.app.tools.local_group.places import Place, plan_of
+from millrace.app.tools.child_process import SupervisedProcess, module_command, worker_environment
+from millrace.app.tools.local_group import Place, plan_of
 from millrace.consumers.errors import MillraceError
 
 _LOOK_EVERY_S = 0.05
-_MODULE = "millrace.app.tools.bench.member"
+_MODULE = "millrace.app.tools.bench.trial"
 
 
 class TrialError(MillraceError):
@@ -55,7 +54,13 @@ class _TrialWorker:
         """Take in what it has said since; raise what has ended it."""
         code = self._process.exit_code  # before the rest is read, which an ended process has written
         for line in self._lines(last=code is not None):
-            self._take_in(json.loads(line))
+            match json.loads(line):
+                case {"calls": calls, "learnt": learnt}:
+                    self.calls, self.learnt = calls, learnt
+                case {"limits": limits}:
+                    self.limits = Limits(**limits)
+                case {"error": text, "exit_code": exit_code}:
+                    self.error = TrialError(text, exit_code)
         if self.error is not None:
             raise self.error
         if code not in {None, 0}:
@@ -64,15 +69,6 @@ class _TrialWorker:
     def kill(self) -> None:
         """End it."""
         self._process.kill()
-
-    def _take_in(self, said: dict[str, Any]) -> None:
-        match said:
-            case {"calls": calls, "learnt": learnt}:
-                self.calls, self.learnt = calls, learnt
-            case {"limits": limits}:
-                self.limits = Limits(**limits)
-            case {"error": text, "exit_code": code}:
-                self.error = TrialError(text, code)
 
     def _lines(self, *, last: bool) -> Iterator[str]:
         """Yield the new objects among what it has printed; a line that is not complete yet waits."""
@@ -87,34 +83,18 @@ class _TrialWorker:
 def bench_group(config: Path, settings: Settings, workers: int, seconds: float) -> Trial:
     """Run the trial. Raises what a start would raise, and MillraceError where there are too few records."""
     plan, interval = plan_of(config, workers, in_terminal=False), Interval(seconds)
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder,
-        _started(plan.places, config, folder) as group,
-    ):
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder, ExitStack() as ending:
+        group = list[_TrialWorker]()
+        for place in plan.places:
+            group.append(_TrialWorker(place, config, Path(folder)))
+            ending.callback(group[-1].kill)  # nothing of it is needed
         chief = group[0]
         while not _complete(group, interval) and not chief.ended_well:
             time.sleep(_LOOK_EVERY_S)
         _complete(group, interval)
     arriving = [member.limits.arriving_per_s for member in group if member.limits.arriving_per_s is not None]
-    limits = Limits(
-        arriving_per_s=sum(arriving) if arriving else None,
-        bound_by=chief.limits.bound_by,
-        waiting=chief.limits.waiting,
-        advice=chief.limits.advice,
-    )
+    limits = replace(chief.limits, arriving_per_s=sum(arriving) if arriving else None)
     return interval.trial(settings.name, settings.kafka.topics, limits, workers)
-
-
-@contextmanager
-def _started(places: Sequence[Place], config: Path, folder: str) -> Iterator[list[_TrialWorker]]:
-    """Start the workers; kill them at the end, as nothing of them is needed."""
-    with ExitStack() as ending:
-        members = []
-        for place in places:
-            member = _TrialWorker(place, config, Path(folder))
-            ending.callback(member.kill)
-            members.append(member)
-        yield members
 
 
 def _complete(group: Sequence[_TrialWorker], interval: Interval) -> bool:

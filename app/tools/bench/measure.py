@@ -1,7 +1,7 @@
 """What a trial measures: records between two calls, and what limits their rate. Pure; loads no TensorFlow."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from millrace.consumers.errors import MillraceError
 
@@ -87,10 +87,7 @@ class Interval:
             records=last.learnt - first.learnt,
             seconds=round(seconds, 2),
             records_per_s=round(rate, 1),
-            arriving_per_s=arriving,
             headroom=round(rate / arriving, 1) if arriving else None,
-            bound_by=limits.bound_by,
-            waiting=limits.waiting,
-            advice=limits.advice,
             workers=workers,
+            **asdict(limits),
         )

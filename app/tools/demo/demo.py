@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from millrace.app.tools.child_process.python_program import millrace_command, module_command, python_environment
-from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
+from millrace.app.tools.child_process import (
+    SupervisedProcess,
+    end_left_behind,
+    millrace_command,
+    module_command,
+    python_environment,
+)
 from millrace.app.tools.demo import drifting_stream, workspace
 from millrace.app.tools.demo.freezer import Freezer
 from millrace.app.tools.demo.report import AccuracyHistory, report_of
@@ -26,8 +31,8 @@ from millrace.app.tools.demo.screen import Screen, View
 from millrace.app.tools.demo.witness_check import Witnesses, WitnessResult
 from millrace.app.tools.demo.workspace import Workspace
 from millrace.app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
+from millrace.app.tools.local_broker.broker import HOST
 from millrace.app.tools.local_broker.jars import KAFKA_VERSION, in_cache
-from millrace.app.tools.local_broker.properties import HOST
 from millrace.app.tools.local_broker.topics import partitions_of
 from millrace.app.tools.service_client import Remote
 from millrace.app.tools.traffic.load_generator import LoadGenerator

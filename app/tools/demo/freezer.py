@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.child_process import SupervisedProcess
 from millrace.app.tools.demo import drifting_stream
 from millrace.app.tools.demo.drifting_stream import Drift
 from millrace.app.tools.demo.frozen_judge import PARTITION

@@ -42,7 +42,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(requests,), name="requests", daemon=True).start()
     settings = load(Path(sys.argv[1]), {}).settings
     from millrace.app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is made quiet
-    from millrace.app.tools.traffic.partition_follower import Follower  # noqa: PLC0415 - as above
+    from millrace.app.tools.traffic.topic_reader import Follower  # noqa: PLC0415 - as above
 
     copy = Copy(settings)
     with Follower(settings.kafka.bootstrap_servers[0], drifting_stream.TOPIC, PARTITION) as follower:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.app.tools.demo import drifting_stream
-from millrace.app.tools.local_broker.broker import is_free
-from millrace.app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker.broker import HOST, is_free
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.folder import Folder
 

@@ -14,9 +14,14 @@ import time
 from pathlib import Path
 
 from millrace.app.service.exporting import ExportVerdict
+from millrace.app.tools.child_process import (
+    cpu_s_of_group,
+    give_way,
+    millrace_command,
+    run_when_idle,
+    worker_environment,
+)
 from millrace.app.tools.child_process.die_with_parent import dying_with_parent
-from millrace.app.tools.child_process.priority import cpu_s_of_group, give_way, run_when_idle
-from millrace.app.tools.child_process.python_program import millrace_command, worker_environment
 
 _LOOK_S = 0.2
 _STARVING_S, _STARVING_SHARE = 20.0, 0.05

@@ -9,7 +9,7 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import model_file
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
-from millrace.app.settings.masking import masked
+from millrace.app.settings.secret_files import masked
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from millrace.app.tools.child_process import module_command, python_environment
 from millrace.app.tools.child_process.die_with_parent import dying_with_parent
-from millrace.app.tools.child_process.python_program import module_command, python_environment
 from millrace.pipelines.schema import Column
 from millrace.training.errors import ExportRefusedError
 from millrace.training.model.export.export_proof import SIGNATURE, answers_in, request_of

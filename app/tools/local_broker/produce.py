@@ -68,16 +68,13 @@ def produce_lines(bootstrap_servers: str, topic: str, source: Readable, pace: Pr
             runner.run(writer.open(bootstrap_servers))
             for lines in _slices(_lines(source), pace):
                 if pace.rate is not None:
-                    _wait_until(started + written / pace.rate)
+                    moment = started + written / pace.rate
+                    time.sleep(max(0.0, moment - time.monotonic()))
                 runner.run(writer.write(lines))
                 written += len(lines)
         finally:
             runner.run(writer.close())
     return Report(topic=topic, partitions=partitions, records=written, seconds=round(time.monotonic() - started, 3))
-
-
-def _wait_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.monotonic()))
 
 
 def _lines(source: Readable) -> Iterator[list[bytes]]:

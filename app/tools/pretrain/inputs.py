@@ -174,7 +174,19 @@ def chunks_of(shard: Shard, part: CountedShard, most: int, beside: Collection[st
     """
     for columns in _columns_of(shard, part, most, beside):
         if len(inside := columns.behind(part.first).before(part.end)):
-            yield _chunk(shard, inside)
+            yield Chunk(
+                partition=shard.partition,
+                incarnation=0,
+                start=int(inside.offsets[0]),
+                end=int(inside.offsets[-1]) + 1,
+                offsets=inside.offsets,
+                timestamps=inside.timestamps,
+                keys=inside.keys,
+                values=inside.values,
+                headers=inside.headers,
+                nbytes=0,
+                fetched_at=0.0,
+            )
 
 
 def _columns_of(shard: Shard, part: CountedShard, most: int, beside: Collection[str]) -> Iterator[RecordColumns]:
@@ -192,19 +204,3 @@ def _columns_of(shard: Shard, part: CountedShard, most: int, beside: Collection[
         # Of Parquet the other columns need not even be read.
         for batch in read_piece(piece, names).to_batches(max_chunksize=most):
             yield from_batch(batch)
-
-
-def _chunk(shard: Shard, columns: RecordColumns) -> Chunk:
-    return Chunk(
-        partition=shard.partition,
-        incarnation=0,
-        start=int(columns.offsets[0]),
-        end=int(columns.offsets[-1]) + 1,
-        offsets=columns.offsets,
-        timestamps=columns.timestamps,
-        keys=columns.keys,
-        values=columns.values,
-        headers=columns.headers,
-        nbytes=0,
-        fetched_at=0.0,
-    )

@@ -18,8 +18,7 @@ from millrace.app.service.checkpoint_policies import keep_policy, remove_some, s
 from millrace.app.service.first_weights import take_initial_weights
 from millrace.app.service.kept_sample import RecordSamples, rows_of
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
-from millrace.app.service.provenance import provenance_of
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.pretrain.inputs import (
@@ -30,9 +29,7 @@ from millrace.app.tools.pretrain.inputs import (
     training_blocks,
     validation_blocks,
 )
-from millrace.app.tools.pretrain.shaped_reading import require_order, shaped_reading
-from millrace.app.tools.pretrain.shard_sources import ShardSource, split
-from millrace.app.tools.pretrain.topic_range import TopicRange, at_hand
+from millrace.app.tools.pretrain.shard_sources import ShardSource, TopicRange, at_hand, split
 from millrace.consumers.errors import ConfigError, DataLossError
 from millrace.consumers.kafka.positions import Offsets
 from millrace.consumers.kafka.source import KafkaSource
@@ -41,6 +38,7 @@ from millrace.consumers.section import SettingError
 from millrace.pipelines.files.service_dataset import ServiceJob
 from millrace.pipelines.files.shard_files import ShardReader
 from millrace.pipelines.files.visits import Refusals
+from millrace.pipelines.shaping.row_chains import RowChains, ShardChain
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 from millrace.training.checkpoints.folder import Folder
@@ -104,15 +102,6 @@ class _Beginning:
     """The cluster's id, where Kafka was asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What checkpoint 0 holds, beside the positions."""
-
-    learner: Learner
-    live: LiveMetrics
-    shaping: Sequence[Shaper]
-
-
 def pretrain(
     loaded: Loaded, source: ShardSource | TopicRange, options: PretrainOptions, report: PretrainReport
 ) -> Result:
@@ -145,8 +134,23 @@ def pretrain(
             _loop_options(options, live, validated=validation is not None),
         ).run(report)  # (5)
         told = {**told, "pretrained": _provenance(training, validation, pretrained)}
-        parts = _Parts(learner, live, shaped.states)
-        manifest = _publish(loaded, store, parts, beginning, told)  # (6)
+        # (6) The state is number 0 of a history that has learnt no offset yet.
+        saving = Saving(
+            store,
+            CheckpointWriter(store),
+            learner,
+            Ledger(),
+            live,
+            SavingOptions(
+                policy=save_policy(settings),
+                provenance={**provenance_of(loaded, beginning.cluster), **told},
+                hyperparameters=hyperparameter_options(settings),
+                clock=time.monotonic,
+                shapers=shaped.states,
+            ),
+        )
+        manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)
+        saving.finish()
     return Result(manifest=manifest, pretrained=pretrained)
 
 
@@ -223,16 +227,6 @@ def _loop_options(options: PretrainOptions, live: LiveMetrics, *, validated: boo
     """Judge by the loss of the validation; where the model has none, by the watched metric."""
     watched = live.look().watch
     prefix = "val_" if validated else ""
-    return PretrainingOptions(
-        epochs=options.epochs,
-        patience=options.patience,
-        watch=(f"{prefix}loss", f"{prefix}{watched.name}"),
-        higher_is_better=(False, watched.higher_is_better),
-        callbacks=_callbacks(options),
-    )
-
-
-def _callbacks(options: PretrainOptions) -> list[Any]:
     found: list[Any] = []
     if options.callbacks is not None:
         make = getattr(sys.modules[MODULE_NAME], options.callbacks, None)
@@ -241,30 +235,13 @@ def _callbacks(options: PretrainOptions) -> list[Any]:
         found += make()
     if options.tensorboard is not None:
         found.append(EventFiles(options.tensorboard))
-    return found
-
-
-def _publish(
-    loaded: Loaded, store: CheckpointStore, parts: _Parts, beginning: _Beginning, told: Mapping[str, Any]
-) -> Manifest:
-    """Publish the state as number 0 of a history that has learnt no offset yet."""
-    saving = Saving(
-        store,
-        CheckpointWriter(store),
-        parts.learner,
-        Ledger(),
-        parts.live,
-        SavingOptions(
-            policy=save_policy(loaded.settings),
-            provenance={**provenance_of(loaded, beginning.cluster), **told},
-            hyperparameters=hyperparameter_options(loaded.settings),
-            clock=time.monotonic,
-            shapers=parts.shaping,
-        ),
+    return PretrainingOptions(
+        epochs=options.epochs,
+        patience=options.patience,
+        watch=(f"{prefix}loss", f"{prefix}{watched.name}"),
+        higher_is_better=(False, watched.higher_is_better),
+        callbacks=found,
     )
-    manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)
-    saving.finish()
-    return manifest
 
 
 def _provenance(training: ShardSource, validation: ShardSource | None, pretrained: Pretrained) -> dict[str, Any]:
@@ -284,3 +261,82 @@ def _provenance(training: ShardSource, validation: ShardSource | None, pretraine
         "set_aside": {str(reason): count for reason, count in best.set_aside.items()},
         "figures": {name: round(value, 6) for name, value in best.figures.items()},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedReading:
+    """The chains of what is trained on, and of what is validated on, where rows depend on the records before them.
+
+    The shards of each partition are read in the order of their offsets, with the very states that live rows are made
+    by, and at the archive's end these are a part of checkpoint 0. So the live model goes on with whole sequences.
+    """
+
+    training: RowChains | None = None
+    """None where each row is made of one record."""
+    validation: RowChains | None = None
+
+    @property
+    def states(self) -> Sequence[Shaper]:
+        """What is remembered at the archive's end, once all was read; nothing where nothing is."""
+        last = self.validation or self.training
+        return () if last is None else last.states
+
+
+def require_order(
+    settings: Settings, source: ShardSource | TopicRange, position: Offsets | None, *, served: bool
+) -> None:
+    """Raise ConfigError where rows depend on the records before them, and the source does not say which these are."""
+    shaping = settings.shapers()
+    if not shaping:
+        return
+    what = shaping[0].setting
+    if served:
+        raise ConfigError(f"--service: its workers read shards in no order, which {what} cannot do: leave it out")
+    if isinstance(source, TopicRange):
+        if position is not None:
+            raise ConfigError(f"--position: with {what} live training begins where the range ends: leave it out")
+        return
+    if not source.archived:
+        raise ConfigError(
+            f"{what}: a file of Examples names no partition and no offset, and rows depend on the records before "
+            "them: pretrain on the archive, or on a range of the topics by --from"
+        )
+    ends = source.positions or {}
+    for partition, offset in () if position is None else sorted(position.offsets.items()):
+        if offset != ends.get(partition, offset):
+            raise ConfigError(
+                f"--position: with {what} {partition} goes on at {ends[partition]}, where the archive ends, and not at "
+                f"{offset}: leave it out"
+            )
+
+
+def shaped_reading(
+    settings: Settings,
+    training: ShardSource,
+    validation: ShardSource | None,
+    ends: Mapping[Partition, int] | None,
+) -> ShapedReading:
+    """Return the chains of a source's two parts; `ends` has the offsets that follow the whole."""
+    if not settings.shapers():
+        return ShapedReading()
+    ends = ends or {}
+    validated = () if validation is None else chains_of(validation, ends)
+    begins = {chain.partition: chain.start for chain in validated}
+    chains = RowChains(chains_of(training, {**ends, **begins}), settings.shapers)
+    return ShapedReading(chains, None if validation is None else RowChains(validated, settings.shapers, chains))
+
+
+def chains_of(source: ShardSource, following: Mapping[Partition, int]) -> tuple[ShardChain, ...]:
+    """Return the chain of each partition; `following` says where what comes after it begins."""
+    places = dict[Partition, list[int]]()
+    for place in sorted(range(len(source.shards)), key=lambda place: source.shards[place].first):
+        places.setdefault(source.archived[place].partition, []).append(place)
+    return tuple(
+        ShardChain(
+            partition=partition,
+            places=tuple(mine),
+            start=source.shards[mine[0]].first,
+            end=following.get(partition, source.shards[mine[-1]].end),
+        )
+        for partition, mine in sorted(places.items())
+    )

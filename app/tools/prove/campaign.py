@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
-from millrace.app.tools.prove.errors import UnprovenError
 from millrace.app.tools.prove.kills import SAVE_POINTS, AfterSave, KillMethod
-from millrace.app.tools.prove.trainer_process import Run, TrainerFolder
+from millrace.app.tools.prove.trainer_process import Run, TrainerFolder, UnprovenError
 from millrace.consumers.records import Partition
 from millrace.training.ledger.offset_checksum import Evidence
 
@@ -163,7 +162,11 @@ class Campaign:
         self.figures.kills_in_save += bool(contents.torn or fault.point in SAVE_POINTS)
         self.figures.valid_rejected += len(contents.bad)
         if settled is not None and newest is not None:
-            self._count_replay(run, settled, newest)
+            replayed = max(0, settled - newest.settled)
+            self.figures.replay.append(replayed)
+            assert run.first_call_s is not None
+            bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
+            self.figures.replay_beyond_bound += replayed > bound
         self._remember(newest, learning=run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL))
 
     def drain(self, expected: Expected) -> Statement:
@@ -190,13 +193,6 @@ class Campaign:
             self.figures.restored_newest += began_at == self._durable
         if run.first_call_s is not None:
             self.figures.rto_s.append(round(run.first_call_s, 2))
-
-    def _count_replay(self, run: Run, settled: int, newest: Statement) -> None:
-        replayed = max(0, settled - newest.settled)
-        self.figures.replay.append(replayed)
-        assert run.first_call_s is not None
-        bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
-        self.figures.replay_beyond_bound += replayed > bound
 
 
 def take_in(figures: Figures, newest: Statement, expected: Expected, most_waiting: int) -> None:

@@ -12,11 +12,8 @@ from typing import Any, Self
 
 from millrace.app.tools.prove.campaign import Expected, Figures, take_in
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
-from millrace.app.tools.prove.errors import UnprovenError, WaitedError
-from millrace.app.tools.prove.group_kills import GroupKill
-from millrace.app.tools.prove.kills import SAVE_POINTS
-from millrace.app.tools.prove.trainer_process import Run, TrainerFolder
-from millrace.app.tools.prove.waiting import wait_until
+from millrace.app.tools.prove.kills import SAVE_POINTS, GroupKill
+from millrace.app.tools.prove.trainer_process import Run, TrainerFolder, UnprovenError, WaitedError, wait_until
 
 CHIEF = 0
 _MISTAKE = 2
@@ -88,7 +85,11 @@ class GroupCampaign:
         for member in kill.members:
             self._look_at(member)
         if CHIEF in kill.members:
-            self._look_at_disk(kill)
+            # Verify every checkpoint while no chief writes.
+            contents = self._shelf.contents()
+            self.figures.kills_in_save += bool(contents.torn or kill.point in SAVE_POINTS)
+            self.figures.valid_rejected += len(contents.bad)
+            self._durable = self._shelf.newest_number()
 
     def drain(self, expected: Expected) -> Statement:
         """Let the group learn the rest, and compare what it knows with what was written."""
@@ -166,10 +167,3 @@ class GroupCampaign:
         if member == CHIEF and self._durable is not None and (began_at := run.went_on_from()) is not None:
             self.figures.valid_rejected += began_at != self._durable
             self.figures.restored_newest += began_at == self._durable
-
-    def _look_at_disk(self, kill: GroupKill) -> None:
-        """Verify every checkpoint while no chief writes."""
-        contents = self._shelf.contents()
-        self.figures.kills_in_save += bool(contents.torn or kill.point in SAVE_POINTS)
-        self.figures.valid_rejected += len(contents.bad)
-        self._durable = self._shelf.newest_number()

@@ -1,6 +1,8 @@
 """The ways in which a trainer is killed. Each names its failpoint, and waits for its moment.
 
 Some kill at a random time, whatever the process is doing; others at a failpoint, which must be seen to have acted.
+Of a group some workers are killed while it learns, one or two at once. The successor of one that was killed then dies
+at a failpoint, or at any time on its way back.
 """
 
 import http.client
@@ -13,8 +15,7 @@ from random import Random
 from typing import Protocol
 
 from millrace.app.tools.prove.checkpoint_reader import Shelf
-from millrace.app.tools.prove.errors import UnprovenError, WaitedError
-from millrace.app.tools.prove.trainer_process import Run
+from millrace.app.tools.prove.trainer_process import Run, UnprovenError, WaitedError
 from millrace.consumers.failpoints import NAMES
 
 _OF_OTHERS = ("group.", "archive.", "export.", "announce.", "journal.", "pins.")
@@ -28,6 +29,16 @@ START_POINTS = tuple(name for name in NAMES if name.startswith("start."))
 _LONGEST_START_S = 12.0
 _AT_POINTS = 2
 """Thirds of a plan that strike at a point of their own; the others are drawn."""
+
+_OF_CHIEF = ("term.", "restore.", "save.", "commit.", "rewind.")
+_OF_EACH = ("call.", "group.")
+GROUP_POINTS = tuple(name for name in NAMES if name.startswith((*_OF_CHIEF, *_OF_EACH)))
+"""The failpoints to which a group comes for sure, once it has a checkpoint."""
+_LONGEST_WAY_BACK_S = 8.0
+_ANY_TIME = 4
+"""Of so many successors one dies at any time, the others at a failpoint."""
+_AT_ONCE = 4
+"""Of so many kills while the group learns one takes two workers."""
 
 
 class KillMethod(Protocol):
@@ -124,18 +135,14 @@ class AtPoint:
     def bring_about(self, run: Run, shelf: Shelf) -> None:
         """Do what leads to the failpoint, and wait until the trainer has died of it."""
         if self.point.startswith("rewind."):
-            _command_rewind(run, shelf)
+            # Command a rewind to the oldest checkpoint, which the trainer does not survive.
+            run.wait_for_first_call()
+            run.wait_for(run.ready, "it took commands")
+            with suppress(OSError, http.client.HTTPException):
+                status, answer = run.ask("POST", "/rewind?wait=60s", {"to": shelf.numbers()[0], "reason": "a proof"})
+                raise WaitedError(f"the rewind that was to kill the trainer was answered with {status}: {answer}")
         if run.exit_code() != -signal.SIGKILL or run.hits(self.point) != 1:
             raise UnprovenError(f"the kill at {self.point} did not hit:\n{run.tail()}")
-
-
-def _command_rewind(run: Run, shelf: Shelf) -> None:
-    """Command a rewind to the oldest checkpoint, which the trainer does not survive."""
-    run.wait_for_first_call()
-    run.wait_for(run.ready, "it took commands")
-    with suppress(OSError, http.client.HTTPException):
-        status, answer = run.ask("POST", "/rewind?wait=60s", {"to": shelf.numbers()[0], "reason": "a proof"})
-        raise WaitedError(f"the rewind that was to kill the trainer was answered with {status}: {answer}")
 
 
 def _at_save(random: Random) -> AtPoint:
@@ -179,3 +186,46 @@ def _mixed(points: Sequence[str], random: Random) -> Iterator[str]:
 
 def _at(point: str, random: Random) -> AtPoint:
     return AtPoint(point, 0 if point.startswith(_PASSED_ONCE) else random.randrange(2))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKill:
+    """One kill of one worker or of several at once, by their numbers; the chief is 0."""
+
+    members: tuple[int, ...]
+    method: KillMethod
+    """The moment, by the process of the first of them."""
+    of_successor: bool = False
+    """Whether it dies in the process that takes the place of the one that was killed before."""
+
+    @property
+    def point(self) -> str | None:
+        """The failpoint; None for a random time."""
+        return self.method.point
+
+    def __str__(self) -> str:
+        names = " and ".join(f"worker {member}" if member else "the chief" for member in self.members)
+        return f"{names}, {self.method}"
+
+
+def group_plan(random: Random, kills: int, workers: int) -> Iterator[GroupKill]:
+    """Draw the kills of so many processes in all: of one or two that learn, then of the successor of the first."""
+    points = itertools.cycle(random.sample(GROUP_POINTS, len(GROUP_POINTS)))
+    left = kills
+    while left:
+        point = next(points)
+        member = 0 if point.startswith(_OF_CHIEF) else random.randrange(workers)
+        members = [member]
+        if left > 2 and random.randrange(_AT_ONCE) == 0:
+            members.append(random.choice([other for other in range(workers) if other != member]))
+        yield GroupKill(tuple(members), AfterSave(random.uniform(0, 2)))
+        left -= len(members)
+        if left:
+            yield GroupKill((member,), _of_successor(point, random), of_successor=True)
+            left -= 1
+
+
+def _of_successor(point: str, random: Random) -> KillMethod:
+    if random.randrange(_ANY_TIME) == 0:
+        return AfterStart(random.uniform(0, _LONGEST_WAY_BACK_S))
+    return AtPoint(point)

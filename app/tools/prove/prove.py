@@ -5,6 +5,7 @@ checkpoints, logs. The trainer must have learnt what was written, except what is
 per partition with the weights' own witness.
 """
 
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,24 +13,31 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
+from typing import Any
 
-from millrace.app.settings import Settings, load, own_settings, to_schema
+from millrace.app.service.sampling import read_between
+from millrace.app.settings import Settings, load, own_settings, to_decoder, to_schema
+from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
-from millrace.app.tools.prove.errors import UnprovenError, WaitedError
 from millrace.app.tools.prove.group_campaign import GroupCampaign
-from millrace.app.tools.prove.group_kills import GroupKill, group_plan
-from millrace.app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
-from millrace.app.tools.prove.left_out import left_out
+from millrace.app.tools.prove.kills import TRAINER_POINTS, GroupKill, KillMethod, group_plan, plan
 from millrace.app.tools.prove.random_records import Generated
-from millrace.app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart, set_group_apart
+from millrace.app.tools.prove.trainer_process import UnprovenError, WaitedError
 from millrace.app.tools.traffic.single_writer import SingleWriter
 from millrace.app.tools.traffic.topic_reader import dead_letters
+from millrace.consumers.kafka.positions import Earliest, Latest
+from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats import format_of
+from millrace.pipelines.shaping.shaper import open_shapers
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.checkpoints.folder import Folder
 
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0
@@ -41,6 +49,13 @@ _NOT_FOR_SURE = ("fallback.", "careful.", "prune.")
 POINTS = tuple(name for name in TRAINER_POINTS if not name.startswith(_NOT_FOR_SURE))
 Drain = Callable[[Expected], Statement]
 OnStrike = Callable[[KillMethod | GroupKill, Figures], None]
+
+_CONNECT_S = 15.0
+
+EVERY_S = 1.0
+"""How often it saves: often, so that many kills fall into a save."""
+_KAFKA_KEPT = ("topics", "weights", "isolation_level", "fetch_bytes", "chunk_records")
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,20 @@ class ProofResult:
     def kept(self) -> bool:
         """Whether everything held."""
         return self.figures.kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Where the trainer of a proof lives."""
+
+    path: Path
+    cwd: Path
+    config: Path
+    port: int
+    folder: Folder
+    """Its checkpoints."""
+    dead_letters: str
+    """The topic that they go to."""
 
 
 def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, workers: int = 1) -> ProofResult:
@@ -163,3 +192,76 @@ def _shortened(error: Exception) -> UnprovenError:
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()]
     last = f" Its last line: {others[-1]}" if others else ""
     return UnprovenError(f"nothing is proved: {first}{last} (does `millrace run` work with this config?)")
+
+
+def set_apart(
+    settings: Settings, bootstrap: str, path: Path, scale: Mapping[str, Any] = MappingProxyType({"workers": 1})
+) -> Apart:
+    """Write the config. The trainer runs in the present folder, so that the model finds the files that it opens.
+
+    `scale` says which worker of which group it is.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    port, letters = free_port(), _unlike(settings.kafka.topics)
+    values = _changed(settings.model_dump(mode="json"), settings, bootstrap)
+    values["records"]["dead_letters"]["topic"] = letters
+    values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
+    values["model"]["initial_weights"] = None
+    values["api"] = {"listen": f"{_LOOPBACK}:{port}"}
+    values["logs"] = {"format": "text", "level": "info"}
+    values["scale"] = dict(scale)
+    config = path / "millrace.yaml"
+    config.write_text(json.dumps(values, indent=1))  # JSON is YAML
+    folder = Folder(path / "checkpoints" / settings.name)
+    return Apart(path=path, cwd=Path.cwd(), config=config, port=port, folder=folder, dead_letters=letters)
+
+
+def set_group_apart(settings: Settings, bootstrap: str, path: Path, workers: int) -> Sequence[Apart]:
+    """Write a config for each worker, the chief's first; ConfigError where the settings do not suit so many."""
+    kept = settings.scale.model_dump(mode="json", include={"patience", "timeout"})
+    addresses = [f"{_LOOPBACK}:{free_port()}" for _ in range(workers)]
+    group = {**kept, "workers": workers, "addresses": addresses}
+    members = [
+        set_apart(settings, bootstrap, path / f"worker-{index}", {**group, "index": index}) for index in range(workers)
+    ]
+    load(members[0].config, {})
+    return members
+
+
+def _changed(values: dict[str, Any], settings: Settings, bootstrap: str) -> dict[str, Any]:
+    build = settings.model.build
+    kafka = {key: values["kafka"][key] for key in _KAFKA_KEPT}
+    return {
+        **values,
+        "kafka": {**kafka, "bootstrap_servers": [bootstrap]},
+        "model": {**values["model"], "build": f"{build.file}:{build.function}"},
+    }
+
+
+def _unlike(topics: tuple[str, ...]) -> str:
+    """Return a topic's name that is none of these."""
+    name = "set-aside"
+    while name in topics:
+        name += "-too"
+    return name
+
+
+def left_out(settings: Settings) -> set[tuple[Partition, int]]:
+    """Return the partition and offset of each record that gives no row by the shaping: it is no loss.
+
+    Reads all records once more, as far as they are there, and makes their rows apart from any trainer.
+    """
+    shape, decoder = open_shapers(settings.shapers(), 0, {}), to_decoder(settings.records)
+    if shape is None:
+        return set()
+    found = set[tuple[Partition, int]]()
+    source = KafkaSource(kafka_options(settings.kafka))
+    source.start(_CONNECT_S)
+    try:
+        chunks = read_between(source, 0, source.resolve_start(Earliest()), source.resolve_start(Latest()))
+        for chunk in chunks:
+            _, skipped = shape(decode_chunk(chunk, decoder))
+            found |= {(chunk.partition, offset) for offset, _ in skipped}
+    finally:
+        source.stop(_CONNECT_S)
+    return found

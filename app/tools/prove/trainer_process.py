@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
-from millrace.app.tools.child_process.python_program import ROOT, millrace_command, python_environment
-from millrace.app.tools.child_process.supervisor import SupervisedProcess
-from millrace.app.tools.prove.errors import UnprovenError, WaitedError
-from millrace.app.tools.prove.waiting import PATIENCE_S, wait_until
+from millrace.app.tools.child_process import ROOT, SupervisedProcess, millrace_command, python_environment
+from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import VARIABLE
 
 __all__ = ["ROOT", "Run", "TrainerFolder"]
@@ -31,6 +29,33 @@ _ANSWER_S = 90.0
 _TAIL = 25
 _ENDED = object()
 """What a wait has met where the process ended first."""
+
+T = TypeVar("T")
+PATIENCE_S = 180.0
+"""A start takes 10 s on a quiet machine, and this one may not be quiet."""
+_POLL_S, _LONGEST_S = 0.01, 0.2
+_REST = 9
+"""So many times what a look has taken is the pause after it: looks by HTTP would otherwise keep two processes busy."""
+
+
+class WaitedError(MillraceError, TimeoutError):
+    """A condition did not come true in time."""
+
+
+class UnprovenError(MillraceError, RuntimeError):
+    """The proof cannot be made."""
+
+
+def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S) -> T:
+    """Wait for a condition and return its answer. WaitedError, naming `what` was waited for, when time is up."""
+    ends_at = time.monotonic() + within_s
+    looked_at = time.monotonic()
+    while not (answer := condition()):
+        if (now := time.monotonic()) >= ends_at:
+            raise WaitedError(f"waited {within_s:g} s for {what}")
+        time.sleep(min(max(_POLL_S, _REST * (now - looked_at)), _LONGEST_S))
+        looked_at = time.monotonic()
+    return answer
 
 
 class TrainerFolder(Protocol):

@@ -20,7 +20,6 @@ from millrace.training.history.journal_blocks import RecordedBlock
 from millrace.training.history.journal_chain import Chain, blocks_of, positions_after
 from millrace.training.ledger.interventions import Interventions
 from millrace.training.ledger.ledger import NAME, Ledger
-from millrace.training.ledger.skips import Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,16 @@ def steps_of(chain: Chain, origin: Origin) -> Iterator[Step]:
         for index, block in enumerate(blocks_of(segment), 1):
             ends = {partition: at[partition] + length for partition, length in zip(table, block.lengths, strict=True)}
             name = f"block {index} of checkpoint {segment.number}"
-            planned = _planned(name, block, at, ends, turn, ledger.skips, incarnation)
+            planned = PlannedBlock(
+                name=name,
+                incarnation=incarnation,
+                starts=at,
+                ends=ends,
+                rows=block.rows,
+                turn=turn,
+                turn_after=None if block.turn is None else Turn(sorted(at)[block.turn[0]], block.turn[1]),
+                skips=ledger.skips,
+            )
             yield BlockStep(planned=planned, recorded=block)
             at, turn = ends, planned.turn_after
         if at != positions:
@@ -110,24 +118,3 @@ def bypassed(chain: Chain, origin: Origin) -> list[Suspect]:
         if isinstance(step, BlockStep) and step.recorded.bypassed
         for partition, start in step.planned.starts.items()
     ]
-
-
-def _planned(
-    name: str,
-    block: RecordedBlock,
-    starts: Mapping[Partition, int],
-    ends: Mapping[Partition, int],
-    turn: Turn | None,
-    skips: tuple[Skip, ...],
-    incarnation: int,
-) -> PlannedBlock:
-    return PlannedBlock(
-        name=name,
-        incarnation=incarnation,
-        starts=starts,
-        ends=ends,
-        rows=block.rows,
-        turn=turn,
-        turn_after=None if block.turn is None else Turn(sorted(starts)[block.turn[0]], block.turn[1]),
-        skips=skips,
-    )

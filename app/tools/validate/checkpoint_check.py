@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from millrace.app.service.checkpoint_policies import keep_policy, shortage
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.first_weights import weight_table
+from millrace.app.service.provenance import hyperparameter_options
 from millrace.app.settings import Settings
 from millrace.app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.kafka_check import Bounds
-from millrace.app.tools.validate.weights_check import weights_checks
 from millrace.consumers.errors import ConfigError, DataLossError, MillraceError
 from millrace.consumers.records import Partition
 from millrace.consumers.rounded import rounded_size
@@ -187,3 +187,23 @@ def _complaint(settings: Settings, partition: Partition, position: int, bounds: 
         return warn(name, f"{lost} and will be counted as lost (kafka.out_of_range: earliest)")
     text = f"{lost}: set kafka.out_of_range: earliest to continue and count the gap, or rewind"
     return fail(name, DataLossError(text))
+
+
+def weights_checks(settings: Settings, learner: Learner | None, resumes_from: int | None) -> Iterator[CheckResult]:
+    """Compare the model with model.initial_weights, where that is set; a resume takes none of them."""
+    source = settings.model.initial_weights
+    if source is None:
+        return
+    if resumes_from is not None:
+        yield ok("initial weights", f"{source} is ignored, as the next start resumes from checkpoint {resumes_from}")
+        return
+    if learner is None:
+        yield skip("initial weights", "there is no model to compare them with")
+        return
+    try:
+        table = weight_table(settings, source, learner)
+    except MillraceError as error:
+        yield fail("initial weights", error)
+        return
+    found = "; ".join([table.summary(), *table.lines()])
+    yield warn("initial weights", found) if table.by_order else ok("initial weights", found)

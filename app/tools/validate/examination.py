@@ -5,17 +5,20 @@ from pathlib import Path
 
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.settings import Settings, load
-from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.export.onnx_packages import ONNX
-from millrace.app.tools.validate.archive_check import archive_check
-from millrace.app.tools.validate.certificate_check import certificate_check
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
-from millrace.app.tools.validate.export_check import export_check
-from millrace.app.tools.validate.group_check import group_check
 from millrace.app.tools.validate.kafka_check import kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, model_checks
-from millrace.app.tools.validate.token_check import read_tokens_check, tokens_check
+from millrace.app.tools.validate.settings_checks import (
+    archive_check,
+    certificate_check,
+    export_check,
+    group_check,
+    read_tokens_check,
+    tokens_check,
+)
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.model.probes.probe_rows import ReadSample

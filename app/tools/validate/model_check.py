@@ -51,7 +51,24 @@ def model_checks(
     yield _watched(learner, settings)
     yield from _balanced(learner)
     yield from _remembered(learner)
-    yield from _advice(learner)
+    # Warn about what a start accepts and a long stream will punish.
+    yield from (warn("model", sentence) for sentence in without_mean(learner.model))
+    rate = getattr(learner.model.optimizer, "_learning_rate", None)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        first, late = float(rate(0)), float(rate(_MANY_STEPS))
+        if late < _TOO_SLOW * first:
+            yield warn(
+                "model",
+                f"the learning rate falls from {first:g} to {late:g} within {_MANY_STEPS:,} steps, which ends the "
+                "learning; let it level off",
+            )
+    for field in learner.options.schema.features:
+        if (raised := _far_value_raises(learner, field)) is not None:
+            yield warn(
+                "model",
+                f"a record whose {field.source!r} is far out makes it raise {raised}; each such record is searched for "
+                "and set aside, which takes time: hash the feature, or take the remainder, inside the model",
+            )
     yield from _state_and_proof(learner, settings)
     return learner
 
@@ -68,7 +85,17 @@ def build_checks(
         yield skip("model", "the model file does not load")
         return None
     yield ok("model file", f"{build.text} imports")
-    yield from _file_complaints(build.file)
+    # Complain about what the file should not do, although it imports.
+    if OURS in _imported(build.file):
+        yield warn(
+            "model file", "it imports millrace, of which any module may change with any version; write it without"
+        )
+    if _has_computed():
+        yield warn(
+            "model file",
+            "importing it computes something, which fixes TensorFlow's devices before training.replicas can lay them "
+            "out; move that into build_model",
+        )
     try:
         learner = make_learner(functions, settings, samples)
     except MillraceError as error:
@@ -79,20 +106,6 @@ def build_checks(
     fits = f"{', '.join(others)} and {last} fit" if others else f"{last} fit"
     yield ok("model", f"builds with {learner.parameters:,} parameters; {fits} records.features")
     return learner
-
-
-def _file_complaints(path: Path) -> Iterator[CheckResult]:
-    """Complain about what the file should not do, although it imports."""
-    if OURS in _imported(path):
-        yield warn(
-            "model file", "it imports millrace, of which any module may change with any version; write it without"
-        )
-    if _has_computed():
-        yield warn(
-            "model file",
-            "importing it computes something, which fixes TensorFlow's devices before training.replicas can lay them "
-            "out; move that into build_model",
-        )
 
 
 def _imported(path: Path) -> set[str]:
@@ -172,27 +185,6 @@ def _proven(finding: Finding, *, lenient: bool) -> CheckResult:
         return warn("proof", f"not shown that {finding.claim}: {finding.detail}")
     text = f"it does not hold that {finding.claim}: {finding.detail}"
     return warn("proof", text) if lenient else fail("proof", ModelError(text))
-
-
-def _advice(learner: Learner) -> Iterator[CheckResult]:
-    """Warn about what a start accepts and a long stream will punish."""
-    yield from (warn("model", sentence) for sentence in without_mean(learner.model))
-    rate = getattr(learner.model.optimizer, "_learning_rate", None)
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        first, late = float(rate(0)), float(rate(_MANY_STEPS))
-        if late < _TOO_SLOW * first:
-            yield warn(
-                "model",
-                f"the learning rate falls from {first:g} to {late:g} within {_MANY_STEPS:,} steps, which ends the "
-                "learning; let it level off",
-            )
-    for field in learner.options.schema.features:
-        if (raised := _far_value_raises(learner, field)) is not None:
-            yield warn(
-                "model",
-                f"a record whose {field.source!r} is far out makes it raise {raised}; each such record is searched for "
-                "and set aside, which takes time: hash the feature, or take the remainder, inside the model",
-            )
 
 
 def _far_value_raises(learner: Learner, field: Field) -> str | None:

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from millrace.app.api import http_protocol, server_certificate, tls_handshake
 from millrace.app.api.server import ApiServer
-from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.sections.api import ApiSettings, TlsSettings
-from millrace.app.tools.validate.certificate_check import certificate_check
 from millrace.app.tools.validate.check import CheckOutcome
+from millrace.app.tools.validate.settings_checks import certificate_check
 from millrace.consumers.errors import ConfigError
 from tests.app.api_rig import Rig, serving
 from tests.app.certificates import Authority

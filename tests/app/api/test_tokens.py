@@ -11,7 +11,7 @@ from millrace.app.api.audit import COMMANDS, OUTCOMES
 from millrace.app.api.authorization import TokenAuthorizer
 from millrace.app.api.server import ApiServer
 from millrace.app.api.tokens import Tokens
-from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.sections.api import ApiSettings
 from millrace.consumers.errors import ConfigError
 from millrace.training.errors import CheckpointError

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
-from millrace.app.tools.validate.archive_check import archive_check
+from millrace.app.tools.validate.settings_checks import archive_check
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.stores import store_at
 from millrace.consumers.errors import ArchiveDamagedError, ConfigError, MillraceError

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from millrace.app.cli.checkpoint_texts import _fact
 from millrace.app.cli.command_list import application
-from millrace.app.cli.render.lineage import _fact
 from millrace.app.tools import rewind
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints import Folder, FolderLease

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from millrace.app.cli.command_list import VERBS, LazyCommands
-from millrace.app.cli.errors import ending
-from millrace.app.settings.errors import SettingsError
-from millrace.app.settings.file_access import exposure
+from millrace.app.cli.command_list import VERBS, LazyCommands, ending
+from millrace.app.settings.secret_files import exposure
+from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.version import version
 from millrace.consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
 from tests.app.checkpoint_history import config_in
@@ -344,7 +343,7 @@ def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        code = "from millrace.app.cli.errors import ending; raise SystemExit(ending(lambda: print('x' * 100)))"
+        code = "from millrace.app.cli.command_list import ending; raise SystemExit(ending(lambda: print('x' * 100)))"
         done = subprocess.run(
             [sys.executable, "-c", code],
             stdout=writing,

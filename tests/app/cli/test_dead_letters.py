@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
+from millrace.app.cli import dead_letters
 from millrace.app.cli.command_list import application
-from millrace.app.cli.render import dead_letters
-from millrace.app.cli.render.printable import printable
+from millrace.app.cli.notes import printable
 from millrace.consumers.dead_letters import reader
 from millrace.consumers.dead_letters.reader import Letters, ReceivedLetter
 from millrace.consumers.dead_letters.redrive import Redrive, Redriven
@@ -59,13 +59,13 @@ def test_a_record_with_headers_like_ours_is_identified_by_ours_only() -> None:
 
 @pytest.mark.parametrize("ms", [10**15 * 1000, 2**63 - 1])
 def test_a_time_outside_the_calendar_is_shown_as_a_number(ms: int) -> None:
-    told = dead_letters.facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
+    told = dead_letters.letter_facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
     assert told["written"] == told["set_aside"] == f"{ms} ms since 1970"
 
 
 @pytest.mark.parametrize("claimed", ["9" * 5000, "-1", "0", "soon", "\u0661"])
 def test_a_header_beyond_kafkas_numbers_counts_as_missing(claimed: str) -> None:
-    told = dead_letters.facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
+    told = dead_letters.letter_facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
     assert told["written"] is None
     assert told["value_bytes"] == (0 if claimed == "0" else 4)
 

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
 from millrace.app.settings.sections.api import ApiSettings, TlsSettings
-from millrace.app.tools.validate.certificate_check import certificate_check
 from millrace.app.tools.validate.check import CheckOutcome
-from millrace.app.tools.validate.token_check import read_tokens_check
+from millrace.app.tools.validate.settings_checks import certificate_check, read_tokens_check
 from millrace.consumers.errors import MillraceError
 from tests.app.api_rig import CONFIG, Rig, serving
 from tests.app.certificates import Authority

@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """\
 import os, sys
 from millrace.app.service.beginning_again import Again, begin_again
-from millrace.app.service.signals import Signals
+from millrace.app.service.process import Signals
 
 signals = Signals()
 signals.install()

@@ -31,7 +31,7 @@ from tests.conftest import WaitFor
 AUTOGROUP = Path("/proc/self/autogroup")
 GIVES_WAY = f"""
 import json, os, pathlib
-from millrace.app.tools.child_process.priority import give_way
+from millrace.app.tools.child_process import give_way
 give_way()
 file = pathlib.Path({str(AUTOGROUP)!r})
 print(json.dumps({{"nice": os.nice(0), "session": file.read_text() if file.exists() else "", "already": False}}))

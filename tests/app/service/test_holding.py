@@ -9,9 +9,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from millrace.app.service.holding import STALLED_S, Holding
+from millrace.app.service.holding import STALLED_S, Holding, NotConnected
 from millrace.app.service.kafka_stream import posting
-from millrace.app.service.source_view import NotConnected
 from millrace.app.settings import Settings
 from millrace.app.settings.loading import load
 from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.provenance import hyperparameter_options
 from millrace.app.settings import Settings, load
 from millrace.app.tools.validate import CheckOutcome
 from millrace.app.tools.validate.checkpoint_check import folder_checks

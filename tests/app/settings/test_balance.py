@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.yaml_file import SettingsError
 
 RESAMPLED: dict[str, Any] = {"target": {"0": 0.9, "1": 0.1}, "how": "resample"}
 

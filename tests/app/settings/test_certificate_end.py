@@ -6,7 +6,7 @@ import pytest
 import trustme
 from cryptography import x509
 
-from millrace.app.settings.certificate_end import first_end
+from millrace.app.settings.certificates import first_end
 
 AUTHORITY = trustme.CA()
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import exposure
 
 
 def test_a_file_that_others_can_read_is_named_with_the_command_that_mends_it(token: Path) -> None:

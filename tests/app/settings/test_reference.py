@@ -10,8 +10,7 @@ from ruamel.yaml import YAML
 
 from millrace.app.settings import Settings
 from millrace.app.settings.all_settings import models_in, settings_of
-from millrace.app.settings.json_schema import json_schema
-from millrace.app.settings.reference import reference
+from millrace.app.settings.reference import json_schema, reference
 from millrace.app.settings.spelling import flow
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from millrace.app.settings.errors import SettingsError
 from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.app.settings.yaml_file import SettingsError
 from millrace.consumers.section import SettingError
 
 

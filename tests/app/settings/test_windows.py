@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.yaml_file import SettingsError
 
 BY_USER: dict[str, Any] = {"length": 5, "by": "user", "lengths": "known", "gaps": "gaps"}
 FEATURES: dict[str, Any] = {

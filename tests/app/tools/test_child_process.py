@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
+from millrace.app.tools.child_process import SupervisedProcess, end_left_behind
 
 WITHIN_S = 60.0
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from millrace.app.tools.child_process.supervisor import SupervisedProcess
+from millrace.app.tools.child_process import SupervisedProcess
 from millrace.app.tools.demo import drifting_stream
 from millrace.app.tools.demo import workspace as homes
 from millrace.app.tools.demo.demo import Demo, DemoError, DemoOptions, Findings, start_broker, started

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from millrace.app.cli.command_list import application
 from millrace.app.service.checkpoint_policies import save_policy
 from millrace.app.service.model_setup import build_learner, live_metrics_of
-from millrace.app.service.provenance import provenance_of
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import load
 from millrace.app.tools.fork import fork as fork_module
 from millrace.consumers.errors import MillraceError

@@ -23,9 +23,8 @@ from millrace.app.tools.local_broker import (
     LocalBrokerError,
     PortTakenError,
 )
+from millrace.app.tools.local_broker.broker import ready_cluster, server_properties
 from millrace.app.tools.local_broker.jars import JarSet, cached_jars, kafka_jars
-from millrace.app.tools.local_broker.properties import server_properties
-from millrace.app.tools.local_broker.readiness import ready_cluster
 from millrace.consumers.errors import ConfigError
 
 WaitFor = Callable[..., object]

@@ -11,9 +11,7 @@ import pytest
 
 from millrace.app.settings import load
 from millrace.app.settings.environment import with_own
-from millrace.app.tools.local_group.group import FORCED, StopSignals, run_group
-from millrace.app.tools.local_group.places import Plan, plan_of
-from millrace.app.tools.local_group.worker import Worker
+from millrace.app.tools.local_group import FORCED, Plan, StopSignals, Worker, plan_of, run_group
 from millrace.consumers.errors import ConfigError
 from millrace.training.telemetry.group_report import CHIEF
 

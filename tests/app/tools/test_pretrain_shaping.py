@@ -17,9 +17,8 @@ import pytest
 
 from millrace.app.settings import Settings, load, to_decoder
 from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
-from millrace.app.tools.pretrain.shaped_reading import require_order, shaped_reading
-from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, split
-from millrace.app.tools.pretrain.topic_range import TopicRange
+from millrace.app.tools.pretrain.pretrain import require_order, shaped_reading
+from millrace.app.tools.pretrain.shard_sources import ShardSource, TopicRange, from_archive, split
 from millrace.consumers.archive.shard_names import Format
 from millrace.consumers.archive.shards import Shard
 from millrace.consumers.errors import ConfigError

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from millrace.app.cli.pretrain import source_of
-from millrace.app.cli.pretrain_options import RangeOptions, SharingOptions
-from millrace.app.cli.render.epochs import EpochLines
+from millrace.app.cli.pretrain import EpochLines, RangeOptions, SharingOptions, source_of
 from millrace.app.settings import Settings, load, to_schema
 from millrace.app.tools.pretrain.inputs import (
     InputOptions,
@@ -25,8 +23,14 @@ from millrace.app.tools.pretrain.inputs import (
     served,
     training_blocks,
 )
-from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
-from millrace.app.tools.pretrain.topic_range import TopicRange, require_range
+from millrace.app.tools.pretrain.shard_sources import (
+    ShardSource,
+    TopicRange,
+    from_archive,
+    from_files,
+    require_range,
+    split,
+)
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.shard_names import Format
 from millrace.consumers.errors import ConfigError

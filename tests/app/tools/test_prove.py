@@ -13,12 +13,18 @@ import pytest
 from millrace.app.cli.prove import _facts, _lines
 from millrace.app.settings import load
 from millrace.app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
-from millrace.app.tools.prove.group_kills import POINTS as GROUP_POINTS
-from millrace.app.tools.prove.group_kills import group_plan
-from millrace.app.tools.prove.kills import SAVE_POINTS, START_POINTS, TRAINER_POINTS, AfterSave, AtPoint, plan
-from millrace.app.tools.prove.prove import POINTS, ProofResult
+from millrace.app.tools.prove.kills import (
+    GROUP_POINTS,
+    SAVE_POINTS,
+    START_POINTS,
+    TRAINER_POINTS,
+    AfterSave,
+    AtPoint,
+    group_plan,
+    plan,
+)
+from millrace.app.tools.prove.prove import POINTS, ProofResult, set_apart, set_group_apart
 from millrace.app.tools.prove.random_records import Generated
-from millrace.app.tools.prove.sandbox_config import set_apart, set_group_apart
 from millrace.app.tools.traffic.single_writer import ExpectedPosition
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason

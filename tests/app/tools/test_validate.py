@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from millrace.app.settings import Settings, load
-from millrace.app.settings.file_access import exposure
+from millrace.app.settings.secret_files import exposure
 from millrace.app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 from millrace.app.tools.validate.check import fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import folder_checks
 from millrace.app.tools.validate.examination import examine_file
-from millrace.app.tools.validate.group_check import group_check
 from millrace.app.tools.validate.kafka_check import Bounds
 from millrace.app.tools.validate.record_check import Verdict, judged
-from millrace.app.tools.validate.token_check import tokens_check
+from millrace.app.tools.validate.settings_checks import group_check, tokens_check
 from millrace.consumers.errors import ConfigError, DataLossError, UnreachableError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.gates.flood import PauseAboveSettings

@@ -6,11 +6,11 @@ import pytest
 
 from millrace.app.service.first_weights import take_initial_weights
 from millrace.app.service.model_setup import make_learner, model_file
-from millrace.app.service.recorded_settings import hyperparameter_options
+from millrace.app.service.provenance import hyperparameter_options
 from millrace.app.settings import Settings, load
 from millrace.app.tools.validate import CheckOutcome, CheckResult
+from millrace.app.tools.validate.checkpoint_check import weights_checks
 from millrace.app.tools.validate.examination import examine_against
-from millrace.app.tools.validate.weights_check import weights_checks
 from millrace.training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
 from millrace.training.model.hyperparameters import Hyperparameters
 from millrace.training.model.setup.model_file import load as load_model

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millrace.app.tools.child_process.python_program import python_environment
+from millrace.app.tools.child_process import python_environment
 from millrace.app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from millrace.consumers.archive.archive_account import by_partition
 from millrace.consumers.archive.archive_store import Place

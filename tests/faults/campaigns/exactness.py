@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from millrace.app.settings import load, to_schema
-from millrace.app.tools.prove.errors import UnprovenError
+from millrace.app.tools.prove.trainer_process import UnprovenError
 from millrace.consumers.failpoints import NAMES
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
 from tests.faults.harness import sequences, shaped_model, windowed_model

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.app.tools.local_broker.topics import create_topic
-from millrace.app.tools.prove.waiting import PATIENCE_S
+from millrace.app.tools.prove.trainer_process import PATIENCE_S
 from millrace.consumers.dead_letters.reader import newest_letters
 from millrace.consumers.kafka.options import KafkaOptions
 from tests.faults.campaigns.kills import broker

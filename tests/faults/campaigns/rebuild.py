@@ -26,7 +26,7 @@ import numpy as np
 
 from millrace.app.settings import load
 from millrace.app.tools.archive import archive
-from millrace.app.tools.child_process.python_program import millrace_command, python_environment
+from millrace.app.tools.child_process import millrace_command, python_environment
 from millrace.app.tools.prove.checkpoint_reader import STATE
 from millrace.app.tools.rewind import TypedRewind, rewind_or_send
 from millrace.consumers.archive.archive_store import Place

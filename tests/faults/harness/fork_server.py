@@ -24,8 +24,8 @@ from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from unittest import mock
 
+from millrace.app.tools.child_process import millrace_command
 from millrace.app.tools.child_process.die_with_parent import die_with_parent
-from millrace.app.tools.child_process.python_program import millrace_command
 from millrace.app.tools.prove.trainer_process import ROOT
 from millrace.consumers import failpoints
 

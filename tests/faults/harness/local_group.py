@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
-from millrace.app.tools.child_process.python_program import millrace_command, python_environment
+from millrace.app.tools.child_process import millrace_command, python_environment
 from tests.faults.harness.group import WhatAGroupLearns
 from tests.faults.harness.project import Project
 from tests.faults.harness.topics import Topic

@@ -27,8 +27,7 @@ from aiokafka.protocol.types import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from millrace.app.tools.local_broker import LocalBroker
-from millrace.app.tools.local_broker.broker import free_port
-from millrace.app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker.broker import HOST, free_port
 from tests.app.certificates import Authority
 
 USER = "trainer"

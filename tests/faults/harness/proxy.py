@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-from millrace.app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker.broker import HOST
 from millrace.consumers.loop_thread import LoopThread
 
 _PIECE = 16 * 1024

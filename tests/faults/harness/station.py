@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from millrace.app.tools.local_broker import LocalBroker
-from millrace.app.tools.local_broker.broker import free_port
-from millrace.app.tools.local_broker.properties import HOST
+from millrace.app.tools.local_broker.broker import HOST, free_port
 from tests.faults.harness.proxy import Proxy
 
 

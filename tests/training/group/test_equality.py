@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.app.tools.child_process.python_program import ROOT, python_environment
+from millrace.app.tools.child_process import ROOT, python_environment
 from millrace.app.tools.local_broker.broker import free_port
 from tests.training.conftest import largest_difference
 from tests.training.group import pair

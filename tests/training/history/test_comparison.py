@@ -141,7 +141,7 @@ def test_a_damaged_one_is_refused_rather_than_compared(folder: Folder) -> None:
         compare(store, 0, 7)
 
 
-@pytest.mark.parametrize("module", ["millrace.app.cli.render.differences", "millrace.app.tools.rewind"])
+@pytest.mark.parametrize("module", ["millrace.app.cli.checkpoint_texts", "millrace.app.tools.rewind"])
 def test_looking_and_ordering_without_a_trainer_load_no_tensorflow(module: str) -> None:
     code = f"import sys, {module}; print('tensorflow' in sys.modules or 'keras' in sys.modules)"
     done = subprocess.run(

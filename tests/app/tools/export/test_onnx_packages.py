@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from millrace.app.settings import load
-from millrace.app.settings.errors import SettingsError
+from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.export import onnx_packages
-from millrace.app.tools.validate.export_check import export_check
+from millrace.app.tools.validate.settings_checks import export_check
 from millrace.consumers.errors import ConfigError
 
 CONFIG = """

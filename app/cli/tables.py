@@ -1,9 +1,11 @@
-"""Rows in columns: formatted by rich in a terminal, else one line per row that other programs can read."""
+"""Rows in columns: formatted by rich in a terminal, else one line per row that other programs can read; and a bar."""
 
 import sys
 from collections.abc import Sequence
+from typing import Self
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -46,3 +48,42 @@ def _print_plain(rows: Sequence[Sequence[str]], to: Console) -> None:
     for row in rows:
         line = "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths, strict=True))
         to.print(Text(line.rstrip()))
+
+
+class BarLines:
+    """Lines on stdout, and a bar on stderr while it is entered, so that stdout stays for programs.
+
+    There is no bar where stderr is no terminal. `quiet` prints no line, for output that a program reads.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, *times, console=console, transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task("", visible=False)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line, unless it is quiet."""
+        if not self._quiet:
+            print(line)
+
+    def begin(self, description: str, total: int) -> None:
+        """Show the bar from its beginning."""
+        self._bar.reset(self._task, total=total, description=description, visible=True)
+
+    def advance(self, by: int) -> None:
+        """Move the bar."""
+        self._bar.advance(self._task, by)
+
+    def describe(self, description: str) -> None:
+        """Replace the text before the bar."""
+        self._bar.update(self._task, description=description)

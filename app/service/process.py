@@ -1,4 +1,4 @@
-"""Settings of the process that make it fast: the interpreter's thread switching and collector, the C allocator.
+"""The process: its signals, and settings that make it fast: the interpreter's threads and collector, the C allocator.
 
 Owns these process-wide settings, each beside what it brings; called on the main thread around the imports, and on the
 trainer's thread before the first call.
@@ -7,15 +7,22 @@ Kafka's options are (`consumers.kafka.options`).
 """
 
 import gc
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from millrace.pipelines.stream.freed_memory import keep_freed_memory
 
 _SWITCH_S = 0.001
 """After which a thread that computes in Python lets go of its lock, where others wait. At its own 5 ms the trainer
 waits 15 ms between two calls while all of ingest runs; a record costs the same CPU, or 3 % more."""
+
+FORCED = 1
+"""The exit code of an end that was forced."""
 
 
 def tune() -> None:
@@ -50,3 +57,32 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+
+
+class Signals:
+    """Takes SIGTERM and SIGINT: the first asks for the ordered end, the second forces it.
+
+    The handlers run on the main thread and only set a flag; `app.run` acts on it, and the trainer finishes
+    (`Trainer._finish`). They are installed before anything slow is imported. Until the service begins there is nothing
+    to end in order, so the process ends at once, and well: an import of some seconds cannot be hurried by a flag.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._begun = False
+
+    def install(self) -> None:
+        """Install the handlers; until `begin`, a signal ends the process at once."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def begin(self) -> None:
+        """Let the first signal ask for the ordered end from now on, and the second force it."""
+        self._begun = True
+
+    def _take(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._begun:
+            os._exit(0)
+        if self.asked.is_set():
+            os._exit(FORCED)
+        self.asked.set()

@@ -1,21 +1,24 @@
 """Checkpoints in words, in rows and as JSON in the shapes of the HTTP answers. Pure; nothing is read here."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from millrace.app.api.checkpoint_reads import best_number, in_full
-from millrace.app.cli.render.pretrained import in_sentences
 from millrace.app.monitoring.checkpoint_models import Checkpoint, LineageAnswer
 from millrace.app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
 from millrace.consumers.rounded import rounded_age, rounded_size, rounded_value
 from millrace.training.checkpoints.inspection import Condition, Inspection
 from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.history.comparison import Comparison, Pair, VariableDifference
 from millrace.training.history.lineage import CheckpointLineage, Link
 from millrace.training.ledger.account import PartitionAccount
 
 _WIDTH = 14
 _SHORT = 12
 _VERSIONS = ("millrace", "python", "tensorflow", "keras", "numpy")
+
+VARIABLES = ("variable", "shape", "largest", "mean", "differing")
 
 
 def watched_in(found: Sequence[Inspection]) -> str | None:
@@ -83,8 +86,19 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield from _made_with(found.manifest.provenance)
         yield from _pretrained(found.manifest.provenance)
         yield from _forked(found.manifest.provenance)
-        yield from _weights(found.manifest.provenance)
-        yield from _chain(lineage.chain)
+        # Which weights the model began with, where it took some over.
+        if (taken := found.manifest.provenance.get("initial_weights")) is not None:
+            counts = [f"{len(taken[word])} {word}" for word in ("grown", "new", "dropped") if taken[word]]
+            table = ", ".join([f"{taken['kept']} kept", *counts])
+            yield _fact("weights of", f"{taken['source']} (sha256 {taken['sha256'][:_SHORT]}): {table}")
+        # One line for each row of ancestors.
+        label = "parents"
+        for link in lineage.chain:
+            row = str(link.first) if link.count == 1 else f"{link.first}..{link.last} ({link.count})"
+            ordered = "" if link.ordered_by is None else f" by {link.ordered_by}"
+            note = "" if link.note is None else f": {link.note}"
+            yield _fact(label, f"{row} {link.reason or 'no longer on disk'}{ordered}{note}{_code(link)}")
+            label = ""
     if found.condition is not Condition.GOOD:
         return
     yield ""
@@ -92,10 +106,6 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield _fact(str(partition), _offsets(facts))
     if (event_time := event_time_of(lineage.event_span)) is not None:
         yield _fact("event time", f"{event_time.oldest} to {event_time.newest}")
-    yield from _orders(lineage)
-
-
-def _orders(lineage: CheckpointLineage) -> Iterator[str]:
     for skip in skips_of(lineage.orders, lineage.partitions) or ():
         by = "" if skip.by is None else f" by {skip.by}"
         lifted = "" if skip.lifted_by is None else f"; taken back by checkpoint {skip.lifted_by}"
@@ -104,17 +114,6 @@ def _orders(lineage: CheckpointLineage) -> Iterator[str]:
     if (last := rewound_of(lineage.orders)) is not None:
         by, why = ("" if last.by is None else f" by {last.by}"), ("" if last.reason is None else f": {last.reason}")
         yield _fact("last rewind", f"checkpoint {last.number}, back to {last.to}{by}{why}")
-
-
-def _chain(chain: Sequence[Link]) -> Iterator[str]:
-    """Give one line for each row of ancestors."""
-    label = "parents"
-    for link in chain:
-        row = str(link.first) if link.count == 1 else f"{link.first}..{link.last} ({link.count})"
-        ordered = "" if link.ordered_by is None else f" by {link.ordered_by}"
-        note = "" if link.note is None else f": {link.note}"
-        yield _fact(label, f"{row} {link.reason or 'no longer on disk'}{ordered}{note}{_code(link)}")
-        label = ""
 
 
 def _code(link: Link) -> str:
@@ -179,14 +178,6 @@ def _offsets(facts: PartitionAccount) -> str:
     return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)
 
 
-def _weights(provenance: Mapping[str, Any]) -> Iterator[str]:
-    """Give which weights the model began with, where it took some over."""
-    if (taken := provenance.get("initial_weights")) is not None:
-        counts = [f"{len(taken[word])} {word}" for word in ("grown", "new", "dropped") if taken[word]]
-        table = ", ".join([f"{taken['kept']} kept", *counts])
-        yield _fact("weights of", f"{taken['source']} (sha256 {taken['sha256'][:_SHORT]}): {table}")
-
-
 def _forked(provenance: Mapping[str, Any]) -> Iterator[str]:
     """Give where the model was forked from, where it was, in a line each."""
     if (fork := provenance.get("forked_from")) is None:
@@ -199,18 +190,10 @@ def _forked(provenance: Mapping[str, Any]) -> Iterator[str]:
 
 def _remarks(found: Inspection, manifest: Manifest, best: int | None) -> Iterator[str]:
     yield "the best" if manifest.number == best else ""
-    yield _origin_note(manifest)
-    yield _pinned(found)
-    yield manifest.note or _why(found)
-
-
-def _origin_note(manifest: Manifest) -> str:
     fork = manifest.provenance.get("forked_from")
-    return "" if fork is None else f"a fork of {fork['name']}@{fork['number']}"
-
-
-def _pinned(found: Inspection) -> str:
-    return f"pinned by {', '.join(pin.by for pin in found.pins)}" if found.pins else ""
+    yield "" if fork is None else f"a fork of {fork['name']}@{fork['number']}"
+    yield f"pinned by {', '.join(pin.by for pin in found.pins)}" if found.pins else ""
+    yield manifest.note or _why(found)
 
 
 def _why(found: Inspection) -> str:
@@ -223,3 +206,121 @@ def _fact(label: str, text: str) -> str:
 
 def _or_none(parent: int | None) -> str:
     return "none" if parent is None else str(parent)
+
+
+def in_sentences(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Give what a manifest says of the pretraining, in sentences."""
+    validated = f", validated on {facts['validation_rows']:,}" if facts.get("validation_rows") else ""
+    yield f"on {facts['rows']:,} rows of {facts['source']}, {facts['shards']} shards{validated}"
+    yield f"epoch {facts['epoch']} of {facts['epochs']} learnt, {facts['steps']:,} steps"
+    if facts.get("figures"):
+        yield ", ".join(f"{name} {value:.4g}" for name, value in facts["figures"].items())
+    if facts.get("set_aside"):
+        yield "set aside " + ", ".join(f"{count:,} {reason}" for reason, count in facts["set_aside"].items())
+
+
+def comparison_facts(found: Comparison) -> dict[str, Any]:
+    """Return the whole comparison for a program."""
+    return {
+        "checkpoints": [lineage.found.number for lineage in found.lineages],
+        "manifest": found.manifest,
+        "made_with": found.made_with,
+        "hyperparameters": found.hyperparameters,
+        "history": found.history,
+        "event_time": _pair_of(found, _event_time),
+        "skips": _pair_of(found, _skips),
+        "model": [_without_none(one) for one in found.model],
+        "optimizer": [_without_none(one) for one in found.optimizer],
+    }
+
+
+def comparison_in_words(found: Comparison) -> Iterator[str]:
+    """Give everything but the variables of the model, which are a table."""
+    first, second = (lineage.found.number for lineage in found.lineages)
+    yield _difference("checkpoints", f"{first} and {second}")
+    for name, pair in found.manifest.items():
+        yield _difference(name, _from_to(pair))
+    for partition, facts in found.history.items():
+        yield _difference(partition, ", ".join(f"{name} {_moved(pair)}" for name, pair in facts.items()))
+    for label, read in (("event time", _event_time), ("skips", _skips)):
+        pair = _pair_of(found, read)
+        if pair[0] != pair[1]:
+            yield _difference(label, _from_to((_listed(pair[0]), _listed(pair[1]))))
+    for name, pair in {**found.made_with, **found.hyperparameters}.items():
+        yield _difference(name, _from_to((_short(name, pair[0]), _short(name, pair[1]))))
+    for one in found.optimizer:
+        if one.values is not None and one.differing:
+            yield _difference(one.name, _from_to(one.values))
+
+
+def variable_rows(found: Comparison) -> list[list[str]]:
+    """Return the variables of the model, one per row."""
+    return [[one.name, _shapes(one), *_figures(one)] for one in found.model]
+
+
+def comparison_summary(found: Comparison) -> str:
+    """Return how many variables differ."""
+    same = sum(one.differing == 0 for one in found.model)
+    others = len(found.optimizer)
+    still = sum(one.differing == 0 for one in found.optimizer)
+    return (
+        f"{same} of {len(found.model)} variables of the model are the same, and {still} of {others} of the optimizer's"
+    )
+
+
+def _figures(one: VariableDifference) -> list[str]:
+    if one.differing is None:
+        return ["", "", "only one has it" if None in one.shapes else "other shapes"]
+    if one.largest is None or one.mean is None:
+        return ["not finite", "not finite", f"{one.differing:,}"]
+    return [f"{one.largest:.3g}", f"{one.mean:.3g}", f"{one.differing:,}"]
+
+
+def _shapes(one: VariableDifference) -> str:
+    shapes = [f"{shape} {dtype}" for shape, dtype in zip(one.shapes, one.dtypes, strict=True) if shape is not None]
+    return " and ".join(dict.fromkeys(shapes))
+
+
+def _pair_of(found: Comparison, read: Any) -> Pair:
+    first, second = found.lineages
+    return read(first), read(second)
+
+
+def _event_time(lineage: CheckpointLineage) -> Mapping[str, str] | None:
+    span = event_time_of(lineage.event_span)
+    return None if span is None else span.model_dump()
+
+
+def _skips(lineage: CheckpointLineage) -> list[dict[str, Any]]:
+    views = skips_of(lineage.orders, lineage.partitions) or []
+    return [view.model_dump(exclude_none=True) for view in views]
+
+
+def _listed(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return " to ".join(value.values())
+    if isinstance(value, Sequence):
+        return ", ".join(f"{one['order']} ({one['passed']:,} of {one['offsets']:,} skipped)" for one in value)
+    return None
+
+
+def _from_to(pair: Pair) -> str:
+    return " -> ".join("none" if value in (None, "") else str(value) for value in pair)
+
+
+def _moved(pair: Pair) -> str:
+    """Write a change as `120 -> 150 (+30)`."""
+    before, after = ((value or 0) for value in pair)
+    return f"{before:,} -> {after:,} ({after - before:+,})"
+
+
+def _short(name: str, value: Any) -> Any:
+    return value[:_SHORT] if name.endswith("sha256") and isinstance(value, str) else value
+
+
+def _without_none(one: VariableDifference) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if value is not None}
+
+
+def _difference(label: str, text: str) -> str:
+    return f"{label:<{_WIDTH}}{text}" if len(label) < _WIDTH else f"{label}  {text}"

@@ -1,1 +1,0 @@
-"""How results are shown in a terminal: tables and sentences. Pure."""

@@ -1,1 +1,0 @@
-"""Runs all workers of a group on this machine: for trying, and for tests."""
