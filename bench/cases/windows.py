@@ -114,7 +114,7 @@ def chunk(values: Sequence[bytes], first: int) -> Chunk:
 def blocks(chunks: Sequence[Chunk], learner: Learner, layout: WindowLayout | None) -> Iterator[Block]:
     """Yield the blocks of all records; each is settled when the next one is asked for."""
     decoder, states = make_decoder("json", SCHEMA), None if layout is None else WindowStates(layout)
-    shape = None if states is None else states.open(1, {PARTITION: 0}).shape
+    shape = None if states is None else states.open(1, {PARTITION: 0})
     options = AssembleOptions(batch_size=BATCH, batches_per_call=BATCHES)
     assembler = Assembler(learner.options.schema, options, [PARTITION], 1, shape=shape)
     for each in chunks:

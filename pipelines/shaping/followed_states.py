@@ -13,20 +13,29 @@ Where records are settled as they are shaped, as in a pretraining, one state of 
 logged. Then partitions may be shaped on several threads beside each other, and the states read when none runs.
 """
 
+import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, Self, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from millrace.consumers.errors import DataLossError
 from millrace.consumers.records import Int64s, Partition
 from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped
 
+log = logging.getLogger(__name__)
+
+_BYTES, _LENGTHS = ".bytes", ".lengths"
 _AT_ONCE = 8192
 """So many settled records are taken in together: in fewer steps than blocks would take."""
 
@@ -205,6 +214,102 @@ class FollowedStates(Generic[S]):
                 one.state.take(_joined(settled))
             one.position = one.settled
         self._behind = 0
+
+
+class FollowedShaper(Generic[S]):
+    """A shaper that remembers a state of each partition, which follows what is settled. Derive from it."""
+
+    name: ClassVar[str]
+    setting: ClassVar[str]
+
+    def __init__(self, new: Callable[[], S]) -> None:
+        """Make states by `new`, which returns one that has taken nothing in."""
+        self._new = new
+        self._followed = FollowedStates(new)
+
+    def made(self, decoded: Decoded, state: S) -> tuple[Decoded, Sequence[Skipped], Taken]:
+        """Return the rows of a chunk, the records that give none, and what the state has taken in meanwhile."""
+        raise NotImplementedError
+
+    def depends_on(self) -> dict[str, Any]:
+        """Return what the states depend on, as facts: a state of other facts is of something else."""
+        return {}
+
+    def written(self, state: S) -> tuple[Mapping[str, Column], dict[str, Any]]:
+        """Return a state as columns and facts."""
+        raise NotImplementedError
+
+    def read(self, state: S, facts: Mapping[str, Any], column: Callable[[str, Sequence[int]], Column]) -> None:
+        """Have a new state take over what `written` has returned; `column` gives one whose entries have a shape."""
+        raise NotImplementedError
+
+    def begins_anew(self, *, others: bool) -> str:
+        """Say that the checkpoint remembers nothing of this, or others if it remembers something else."""
+        raise NotImplementedError
+
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Shape:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
+        leading = self._followed.open(incarnation, positions, at_once=at_once)
+
+        def shape(decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
+            rows, left_out, taken = self.made(decoded, leading.state(decoded.partition, decoded.start))
+            leading.took(decoded.partition, taken)
+            return rows, left_out
+
+        return shape
+
+    def settle(self, facts: BlockFacts) -> None:
+        """Follow a block whose records are settled."""
+        self._followed.settle(facts)
+
+    def forget(self, partition: Partition) -> None:
+        """Forget a partition: its topic was created again."""
+        self._followed.forget(partition)
+
+    def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return the states at what is settled: arrays and facts, the same ones for the same records."""
+        arrays, partitions = dict[str, Column](), dict[str, Any]()
+        with self._followed.at_settled() as states:
+            for partition, one in sorted(states.items()):
+                columns, facts = self.written(one.state)
+                partitions[str(partition)] = {"position": one.position, **facts}
+                for name, column in columns.items():
+                    arrays |= packed(f"{partition}/{name}", column)
+        return arrays, {**self.depends_on(), "partitions": partitions}
+
+    def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
+        """Take over what `saved` has returned; of something else, or of nothing, begin anew."""
+        states, known = dict[Partition, tuple[int, S]](), self.depends_on()
+        if facts and {name: facts[name] for name in known} == known:
+            for text, about in facts["partitions"].items():
+                state, prefix = self._new(), f"{text}/"
+                own = {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
+                self.read(state, about, partial(unpacked, own))
+                states[Partition.parse(text)] = (int(about["position"]), state)
+        else:
+            log.warning("%s", self.begins_anew(others=bool(facts)))
+        self._followed.replace(states)
+
+
+def packed(name: str, column: Column) -> dict[str, Column]:
+    """Return a column as arrays, by name."""
+    if column.dtype != object:
+        return {name: column}
+    texts: list[bytes] = column.ravel().tolist()
+    lengths = np.fromiter(map(len, texts), np.int32, len(texts))
+    return {f"{name}{_BYTES}": np.frombuffer(b"".join(texts), np.uint8), f"{name}{_LENGTHS}": lengths}
+
+
+def unpacked(arrays: Mapping[str, Any], name: str, shape: Sequence[int]) -> Column:
+    """Return a column whose entries have this shape."""
+    if name in arrays:
+        column: Column = arrays[name]
+        return column
+    lengths = arrays[f"{name}{_LENGTHS}"].astype(np.int64)
+    whole, ends = arrays[f"{name}{_BYTES}"].tobytes(), np.cumsum(lengths).tolist()
+    texts = np.empty(len(lengths), object)
+    texts[:] = [whole[end - size : end] for end, size in zip(ends, lengths.tolist(), strict=True)]
+    return texts.reshape(len(lengths) // math.prod(shape), *shape)
 
 
 def _elsewhere(partition: Partition, position: int, known: int) -> str:

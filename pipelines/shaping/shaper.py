@@ -18,18 +18,6 @@ from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
 
 
-class RowShaper(Protocol):
-    """Shapes the rows of one incarnation."""
-
-    def shape(self, decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
-        """Return the chunk with its new rows, and the records that give none, sorted by offset.
-
-        A record is left out under the name of the section. Rows depend on the records of the partition and their
-        offsets alone, not on how these are cut into chunks.
-        """
-        ...
-
-
 class Shaper(Protocol):
     """What one kind of shaping remembers of each partition."""
 
@@ -43,8 +31,12 @@ class Shaper(Protocol):
         """The setting that asks for it, as an error names it."""
         ...
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> RowShaper:
-        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Shape:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped.
+
+        Return what gives of a chunk its rows, and the records that give none, sorted by offset and each with the name
+        of the section. Rows depend on the records of the partition and their offsets alone, not on how these are cut.
+        """
         ...
 
     def settle(self, facts: BlockFacts) -> None:
@@ -56,7 +48,11 @@ class Shaper(Protocol):
         ...
 
     def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return what is remembered at what is settled: arrays and facts."""
+        """Return what is remembered at what is settled: arrays and facts.
+
+        So that the members of a group can put together what each remembers, an array's name is `<partition>/…`, and the
+        fact `partitions` has for each partition at least its `position`.
+        """
         ...
 
     def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
@@ -104,12 +100,12 @@ def open_shapers(
     """
     if not shapers:
         return None
-    row_shapers = [one.open(incarnation, positions, at_once=at_once) for one in shapers]
+    shapes = [one.open(incarnation, positions, at_once=at_once) for one in shapers]
 
     def shape(decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
         left_out: list[Skipped] = []
-        for shaper in row_shapers:
-            decoded, more = shaper.shape(decoded)
+        for each in shapes:
+            decoded, more = each(decoded)
             left_out = sorted([*left_out, *more]) if left_out and more else [*left_out, *more]
         return decoded, left_out
 

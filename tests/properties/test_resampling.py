@@ -99,12 +99,12 @@ def test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop(seed: int) -> Non
         states = ResampleStates(RARE, SCHEMA)
         if saved is not None:
             states.load({}, json.loads(json.dumps(saved)))
-        shaper, read = states.open(1, settled), dict(settled)
+        shape, read = states.open(1, settled), dict(settled)
         for _ in range(random.randint(1, 12)):
             partition = random.choice(PARTITIONS)
             chunk_end = min(end, read[partition] + random.randint(1, 900))
             chunk = decoded(partition, read[partition], chunk_end, *logs[partition])
-            rows, left_out = shaper.shape(chunk)
+            rows, left_out = shape(chunk)
             assert rows.weights is not None
             assert sorted([*rows.offsets.tolist(), *(offset for offset, _ in left_out)]) == chunk.offsets.tolist()
             assert {why for _, why in left_out} <= {LEFT_OUT}
@@ -126,7 +126,7 @@ def test_what_is_kept_has_the_shares_of_the_target_and_its_weights_tell_the_stre
     labels = (random.random(200_000) < 1 / 200).astype(np.int32)
     offsets = np.arange(len(labels))
     chunk = decoded(PARTITIONS[0], 0, len(labels), offsets.tolist(), labels.tolist())
-    rows, left_out = ResampleStates(RARE, SCHEMA).open(1, {PARTITIONS[0]: 0}).shape(chunk)
+    rows, left_out = ResampleStates(RARE, SCHEMA).open(1, {PARTITIONS[0]: 0})(chunk)
     late = rows.offsets > 20_000  # by then the shares are known
     kept: Any = rows.labels["y"][late]
     weights = rows.weights

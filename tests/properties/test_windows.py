@@ -247,7 +247,7 @@ def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, ki
             PARTITIONS,
             incarnation,
             ledger.skips,
-            shape=states.open(incarnation, kept).shape,
+            shape=states.open(incarnation, kept),
         )
         read = dict(kept)
         while any(read[partition] < len(logs[partition]) for partition in PARTITIONS):

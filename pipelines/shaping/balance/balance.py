@@ -9,7 +9,6 @@ Owns the samplers of all partitions, as followed states, and their form in a che
 generator's thread; all else is for the trainer's.
 """
 
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,15 +24,13 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Int64s, Partition
 from millrace.consumers.section import Count
 from millrace.pipelines.schema import Column, Field, Schema
-from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
+from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
 from millrace.pipelines.shaping.options import LABEL, PRIOR, number_of
 from millrace.pipelines.shaping.shaper import ShapingSection
-from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.offset_mix import mix
 from millrace.pipelines.stream.slices import Skipped, only
 
-log = logging.getLogger(__name__)
 NAME = "resampling"
 LEFT_OUT = "balance"
 """The setting under which the account counts what is left out."""
@@ -201,80 +198,45 @@ def _drawn(offsets: Int64s, salt: int) -> npt.NDArray[np.float64]:
     return spread
 
 
-class Resampler:
-    """Leaves records of one incarnation out."""
-
-    def __init__(self, states: "ResampleStates", leading: Leading[ClassSampler]) -> None:
-        self._states, self._leading = states, leading
-
-    def shape(self, decoded: Decoded) -> tuple[Decoded, list[Skipped]]:
-        """Return the chunk with the rows that are kept, and the records that are left out."""
-        taken = self._states.taken_of(decoded)
-        state = self._leading.state(decoded.partition, decoded.start)
-        kept, weights = state.sample(taken, salt_of(decoded.partition))
-        self._leading.took(decoded.partition, taken)
-        rows = only(decoded, np.flatnonzero(kept))
-        weights = weights if rows.weights is None else (rows.weights * weights).astype(np.float32)
-        return replace(rows, weights=weights), [(int(offset), LEFT_OUT) for offset in decoded.offsets[~kept]]
-
-
-class ResampleStates:
-    """How often each class came, followed as blocks are settled: a part of every checkpoint."""
+class ResampleStates(FollowedShaper[ClassSampler]):
+    """Leaves records out by how often each class came, which is followed as blocks are settled."""
 
     name = NAME
     setting = "balance.how: resample"
 
     def __init__(self, options: BalanceSettings, schema: Schema) -> None:
         """Take the classes from rows of this schema; ConfigError where it has none."""
+        super().__init__(lambda: ClassSampler(options))
         self._options = options
         self._column, self._of_label = class_field(schema, options)
-        self._followed = FollowedStates(lambda: ClassSampler(options))
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Resampler:
-        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
-        return Resampler(self, self._followed.open(incarnation, positions, at_once=at_once))
-
-    def settle(self, facts: BlockFacts) -> None:
-        """Follow a block whose records are settled."""
-        self._followed.settle(facts)
-
-    def forget(self, partition: Partition) -> None:
-        """Forget a partition: its topic was created again."""
-        self._followed.forget(partition)
-
-    def taken_of(self, decoded: Decoded) -> Taken:
-        """Return the classes of the records of a chunk."""
+    def made(self, decoded: Decoded, state: ClassSampler) -> tuple[Decoded, list[Skipped], Taken]:
+        """Return the chunk with the rows that are kept, and the records that are left out."""
         columns = decoded.labels if self._of_label else decoded.features
         classes = class_places(columns[self._column.name], self._options)
-        return Taken(decoded.end, decoded.offsets, {CLASS: classes})
+        taken = Taken(decoded.end, decoded.offsets, {CLASS: classes})
+        kept, weights = state.sample(taken, salt_of(decoded.partition))
+        rows = only(decoded, np.flatnonzero(kept))
+        weights = weights if rows.weights is None else (rows.weights * weights).astype(np.float32)
+        left_out = [(int(offset), LEFT_OUT) for offset in decoded.offsets[~kept]]
+        return replace(rows, weights=weights), left_out, taken
 
-    def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return the counts at what is settled."""
-        with self._followed.at_settled() as states:
-            partitions = {
-                str(partition): {"position": one.position, **one.state.facts()}
-                for partition, one in sorted(states.items())
-            }
-        return {}, {**self._counted(), "partitions": partitions}
-
-    def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
-        """Take over what `saved` has returned; where other classes were counted, or none, begin anew."""
-        del arrays
-        states = dict[Partition, tuple[int, ClassSampler]]()
-        if facts and {name: facts[name] for name in self._counted()} == self._counted():
-            for text, about in facts["partitions"].items():
-                state = ClassSampler(self._options)
-                state.fill(about)
-                states[Partition.parse(text)] = (int(about["position"]), state)
-        else:
-            log.warning(
-                "balance: the checkpoint counts %s classes, so counting begins anew", "other" if facts else "no"
-            )
-        self._followed.replace(states)
-
-    def _counted(self) -> dict[str, Any]:
+    def depends_on(self) -> dict[str, Any]:
         """Return what the counts are of; those of anything else say nothing."""
         return {"field": self._column.name, "classes": list(self._options.classes)}
+
+    def written(self, state: ClassSampler) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return the counts of a partition."""
+        return {}, state.facts()
+
+    def read(self, state: ClassSampler, facts: Mapping[str, Any], column: object) -> None:
+        """Take over the counts of a partition."""
+        del column
+        state.fill(facts)
+
+    def begins_anew(self, *, others: bool) -> str:
+        """Say that counting begins anew."""
+        return f"balance: the checkpoint counts {'other' if others else 'no'} classes, so counting begins anew"
 
 
 def class_places(column: Column, options: BalanceSettings) -> npt.NDArray[np.int64]:

@@ -4,8 +4,7 @@ Owns what is remembered of each partition, as followed states, and its form in a
 generator's thread; all else is for the trainer's. What is remembered, and so its form, depends on the records alone.
 """
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.records import Int64s, Partition
+from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column, Schema
-from millrace.pipelines.shaping.followed_states import FollowedStates, Leading, Taken
-from millrace.pipelines.shaping.text_columns import packed, unpacked
+from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
 from millrace.pipelines.shaping.windows.figures import WindowFigures
 from millrace.pipelines.shaping.windows.key_windows import KEYS, Key, KeyWindows, Windows
 from millrace.pipelines.shaping.windows.window_layout import TIMES, WindowLayout, WindowOptions, of_feature, of_label
-from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped
 
-log = logging.getLogger(__name__)
 NAME = "windows"
 _COUNTS = "counts"
 
@@ -62,44 +59,25 @@ class WindowSettings(WindowOptions):
         )
 
 
-class WindowShaper:
-    """Makes rows of the records of one incarnation."""
-
-    def __init__(self, layout: WindowLayout, leading: Leading[KeyWindows]) -> None:
-        self._layout, self._leading = layout, leading
-
-    def shape(self, decoded: Decoded) -> tuple[Decoded, list[tuple[int, str]]]:
-        """Return the chunk with its rows made of sequences, and the records that give no row, each with why."""
-        decoded = texts_cut(decoded, self._layout)
-        state, taken = self._leading.state(decoded.partition, decoded.start), taken_of(decoded, self._layout)
-        windows = state.cut(taken)
-        self._leading.took(decoded.partition, taken)
-        rows = np.zeros(len(decoded), np.bool_)
-        rows[windows.rows] = True
-        return shaped(decoded, windows, self._layout), [(int(offset), NAME) for offset in decoded.offsets[~rows]]
-
-
-class WindowStates:
-    """What is remembered, and followed as blocks are settled: a part of every checkpoint."""
+class WindowStates(FollowedShaper[KeyWindows]):
+    """Makes rows with the sequence of their key's last records, which are followed as blocks are settled."""
 
     name = NAME
     setting = "windows"
 
     def __init__(self, layout: WindowLayout) -> None:
+        super().__init__(lambda: KeyWindows(layout))
         self.layout = layout
-        self._followed = FollowedStates(lambda: KeyWindows(layout))
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> WindowShaper:
-        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
-        return WindowShaper(self.layout, self._followed.open(incarnation, positions, at_once=at_once))
-
-    def settle(self, facts: BlockFacts) -> None:
-        """Follow a block whose records are settled."""
-        self._followed.settle(facts)
-
-    def forget(self, partition: Partition) -> None:
-        """Forget a partition: its topic was created again."""
-        self._followed.forget(partition)
+    def made(self, decoded: Decoded, state: KeyWindows) -> tuple[Decoded, list[Skipped], Taken]:
+        """Return the chunk with its rows made of sequences, and the records that give no row."""
+        decoded = texts_cut(decoded, self.layout)
+        taken = taken_of(decoded, self.layout)
+        windows = state.cut(taken)
+        rows = np.zeros(len(decoded), np.bool_)
+        rows[windows.rows] = True
+        left_out = [(int(offset), NAME) for offset in decoded.offsets[~rows]]
+        return shaped(decoded, windows, self.layout), left_out, taken
 
     def figures(self) -> WindowFigures:
         """Return what is held just now, without waiting for what is settled and not taken in."""
@@ -110,35 +88,25 @@ class WindowStates:
             evicted={"full": sum(state.evicted for state in states)},
         )
 
-    def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return the states at what is settled: arrays and facts, the same ones for the same records."""
-        arrays, partitions = dict[str, Column](), dict[str, Any]()
-        with self._followed.at_settled() as states:
-            for partition, one in sorted(states.items()):
-                keys, seen, columns = one.state.held()
-                partitions[str(partition)] = {"position": one.position, "evicted": one.state.evicted}
-                arrays |= packed(f"{partition}/{_COUNTS}", seen)
-                arrays |= packed(f"{partition}/{KEYS}", _key_column(keys, self.layout))
-                for name, column in columns.items():
-                    arrays |= packed(f"{partition}/{name}", column)
-        return arrays, {"layout": self.layout.facts(), "partitions": partitions}
+    def depends_on(self) -> dict[str, Any]:
+        """Return the layout: what is held for another one is of other sequences."""
+        return {"layout": self.layout.facts()}
 
-    def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
-        """Take over what `saved` has returned. Of other windows, or of none, nothing is known: all keys begin anew."""
-        states = dict[Partition, tuple[int, KeyWindows]]()
-        if facts and facts["layout"] == self.layout.facts():
-            for text, about in facts["partitions"].items():
-                partition, state = Partition.parse(text), KeyWindows(self.layout)
-                state.evicted = int(about["evicted"])
-                columns = {one.name: unpacked(arrays, f"{partition}/{one.name}", one.shape) for one in self.layout.held}
-                keys: list[Key] = unpacked(arrays, f"{partition}/{KEYS}", ()).tolist()
-                state.fill(keys, unpacked(arrays, f"{partition}/{_COUNTS}", ()).astype(np.int64), columns)
-                states[partition] = (int(about["position"]), state)
-        else:
-            log.warning(
-                "windows: the checkpoint holds %s, so every sequence begins anew", "others" if facts else "none"
-            )
-        self._followed.replace(states)
+    def written(self, state: KeyWindows) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return what is held of the keys of a partition."""
+        keys, seen, columns = state.held()
+        return {_COUNTS: seen, KEYS: _key_column(keys, self.layout), **columns}, {"evicted": state.evicted}
+
+    def read(self, state: KeyWindows, facts: Mapping[str, Any], column: Callable[[str, Sequence[int]], Column]) -> None:
+        """Take over what was held of the keys of a partition."""
+        state.evicted = int(facts["evicted"])
+        held = {one.name: column(one.name, one.shape) for one in self.layout.held}
+        keys: list[Key] = column(KEYS, ()).tolist()
+        state.fill(keys, column(_COUNTS, ()).astype(np.int64), held)
+
+    def begins_anew(self, *, others: bool) -> str:
+        """Say that every sequence begins anew."""
+        return f"windows: the checkpoint holds {'others' if others else 'none'}, so every sequence begins anew"
 
 
 class WindowColumn:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.shaping.augmentation import folded
 from millrace.pipelines.shaping.figures import ReservoirFigures
-from millrace.pipelines.shaping.text_columns import packed, unpacked
+from millrace.pipelines.shaping.followed_states import packed, unpacked
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.checkpoints.parts import Array, PartState
 from millrace.training.model.call.witness import mixed
