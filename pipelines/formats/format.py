@@ -4,6 +4,7 @@ Each format is one object, in the folder of its name; `millrace.pipelines.format
 imports what decodes and what drafts only when it is asked to: that a config file names a format loads no parser.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Field, Schema, Schemas
 
 
-class Format:
+class Format(ABC):
     """A format of records. A subclass says what is its own."""
 
     name: ClassVar[str] = ""
@@ -33,6 +34,10 @@ class Format:
     """Whether its decoder imports TensorFlow."""
     is_text: ClassVar[bool] = False
     """Whether a record is a text, as a request for a prediction may hold it."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def whole_complaint(self, fields: Iterable[Field]) -> str | None:
         """Return what is wrong with fields that read the value as a whole, or do not; None where nothing is."""
@@ -50,9 +55,9 @@ class Format:
         `settings` are those of its section, and `registered` says whether records name schemas of a registry.
         """
 
+    @abstractmethod
     def decoder(self, schema: Schema, settings: Any = None, schemas: Schemas | None = None) -> Decoder:
         """Return what decodes records, with the schemas of a registry where there is one. Raise ConfigError."""
-        raise NotImplementedError
 
     def narrowed(self, settings: Any, whole: Schema, part: Schema) -> Any:
         """Return the settings by which records of the whole schema are read where only a part of it is asked for."""

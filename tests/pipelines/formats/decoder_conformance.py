@@ -5,17 +5,24 @@ A decoded record is a function of its own bytes: whatever the chunk, the same ro
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-import numpy as np
 from hypothesis import strategies as st
 
-from millrace.consumers.reasons import Reason
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
+from millrace.pipelines.formats.conformance import Outcome, Row, alone, outcomes, same
+from millrace.pipelines.formats.shared.protocol import Decoder
 
-Row: TypeAlias = dict[str, object]
-Outcome: TypeAlias = Row | tuple[Reason, str | None]
-"""A record's values by source, as nested lists, or its verdict and the field at fault."""
+__all__ = [
+    "Case",
+    "Conformance",
+    "Outcome",
+    "Row",
+    "alone",
+    "assert_like_alone",
+    "chunkings",
+    "mutated",
+    "outcomes",
+    "same",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +46,6 @@ class Conformance:
     def values(self) -> list[bytes | None]:
         """The cases' values."""
         return [case.value for case in self.cases]
-
-
-def outcomes(decoder: Decoder, values: Sequence[bytes | None]) -> list[Outcome]:
-    """Return the outcome of each value, after a check that the answer is complete and in the promised shapes."""
-    decoded = decoder.decode(values)
-    check_form(decoder, decoded, len(values))
-    lists = {source: column.tolist() for source, column in decoded.columns.items()}
-    found: dict[int, Outcome] = {
-        index: {source: column[row] for source, column in lists.items()}
-        for row, index in enumerate(decoded.kept.tolist())
-    }
-    found |= {refusal.index: (refusal.reason, refusal.field) for refusal in decoded.refused}
-    return [found[index] for index in range(len(values))]
-
-
-def check_form(decoder: Decoder, decoded: DecodedValues, count: int) -> None:
-    """Assert that every value is named exactly once, in order, and that columns have the schema's dtypes and shapes."""
-    kept, refused = decoded.kept.tolist(), [refusal.index for refusal in decoded.refused]
-    assert kept == sorted(kept)
-    assert refused == sorted(refused)
-    assert sorted(kept + refused) == list(range(count))
-    assert decoded.kept.dtype == np.int64
-    assert all(isinstance(refusal, Refusal) for refusal in decoded.refused)
-    assert set(decoded.columns) == {field.source for field in decoder.schema.fields}
-    for field in decoder.schema.fields:
-        column = decoded.columns[field.source]
-        assert column.dtype == field.numpy_dtype
-        assert column.shape == (len(kept), *field.shape)
-        assert column.flags.c_contiguous
-        assert column.flags.aligned
-
-
-def same(left: Outcome, right: Outcome) -> bool:
-    """Return whether two outcomes agree to the bit: -0.0 is not 0.0, and True is not 1."""
-    return repr(left) == repr(right)
-
-
-def alone(decoder: Decoder, values: Sequence[bytes | None]) -> list[Outcome]:
-    """Return the outcome of each value in a chunk of its own."""
-    return [outcomes(decoder, [value])[0] for value in values]
 
 
 def assert_like_alone(decoder: Decoder, values: Sequence[bytes | None]) -> None:

@@ -7,6 +7,7 @@ import struct
 import zlib
 from base64 import b64decode
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,8 +38,9 @@ class PixelDecoder:
 
     @property
     def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._inner.schema
+        """The schema of the pixels."""
+        features = tuple(replace(field, image=None) for field in self._inner.schema.features)
+        return replace(self._inner.schema, features=features)
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
