@@ -5,7 +5,7 @@ new capability names its figures nowhere else.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -41,12 +41,6 @@ def known(short: str, value: float | None, *labels: str) -> Iterator[Reading]:
     """Yield a reading, or nothing where the value is not known."""
     if value is not None:
         yield Reading(short, value, labels)
-
-
-def one_of(short: str, chosen: str, every: Iterator[str]) -> Iterator[Reading]:
-    """Yield 1 for the chosen label and 0 for each other, so that a query need not tell absent from false."""
-    for each in every:
-        yield Reading(short, float(each == chosen), (each,))
 
 
 def by_label(short: str, values: Mapping[str, float]) -> Iterator[Reading]:
@@ -105,9 +99,9 @@ def shown_within(within: str, figures: Mapping[str, Reported]) -> dict[str, Any]
     return {name: found for name, found in figures.items() if name in names}
 
 
-def readings(figures: Mapping[str, Reported], at: float) -> Iterator[Reading]:
+def readings(figures: Iterable[Reported], at: float) -> Iterator[Reading]:
     """Yield the readings of all figures at this time, seconds since 1970; none of a value that is not known."""
-    for found in figures.values():
+    for found in figures:
         each = found.items() if isinstance(found, Mapping) else [("", found)]
         for label, one in each:
             labels = (label,) if label else ()

@@ -26,7 +26,7 @@ from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.snapshot import Snapshot, balanced, flow_of
 from millrace.app.monitoring.throughput import catch_up_s, group_of, loop_lag_of, queue_of, throughput_of
-from millrace.app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
+from millrace.app.monitoring.verdict import headline, mood_of, verdict_of
 from millrace.consumers.metric import to_float32
 from millrace.consumers.units import format_duration
 from millrace.pipelines.stream.offset_counts import OffsetCounts
@@ -140,7 +140,7 @@ def _live(snapshot: Snapshot) -> LiveView | None:
 
 def _watch(live: LiveSnapshot) -> WatchView:
     name = live.watch.name
-    ahead = ahead_of_guessing(live)
+    ahead = live.ahead_of_guessing
     return WatchView(
         metric=name,
         better="higher" if live.watch.higher_is_better else "lower",
@@ -179,8 +179,8 @@ def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
     return CheckpointView(
         **{name: getattr(manifest, name) for name in ("number", "parent", "step", "reason", "ordered_by", "note")},
         age_s=max(0.0, snapshot.at - manifest.created.timestamp()),
-        took_s=save.took_s or None,
-        stall_ms=save.stall_s * 1000 if save.took_s else None,
+        took_s=save.took_s,
+        stall_ms=None if save.stall_s is None else save.stall_s * 1000,
     )
 
 

@@ -1,6 +1,5 @@
 """The verdict: the state of the training in one or two sentences, made from numbers. Pure; runs anywhere."""
 
-import math
 from datetime import datetime
 from typing import Literal
 
@@ -148,14 +147,6 @@ def in_words(name: str) -> str:
     """Return a metric's name as a sentence begins with it: `AUC`, `Log loss`."""
     words = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in name.split("_") if word)
     return words[:1].upper() + words[1:] or name
-
-
-def ahead_of_guessing(live: LiveSnapshot) -> float | None:
-    """Return by how much the watched metric is better than guessing; None without a value, or without a guess."""
-    value, guess = live.values.get(live.watch.name), live.baseline.get(live.watch.name)
-    if value is None or guess is None or not math.isfinite(value):
-        return None
-    return value - guess if live.watch.higher_is_better else guess - value
 
 
 def headline(live: LiveSnapshot) -> str:

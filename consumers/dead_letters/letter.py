@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
+from millrace.consumers.metric import PartFigures, counter, gauge
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Headers, Partition
 
@@ -90,23 +91,34 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterStatistics:
+class DeadLetterStatistics(PartFigures):
     """What a sink of dead letters has done. put = acknowledged + waiting."""
 
-    put: int
-    """Letters that were ever accepted."""
+    section: ClassVar = "Kafka"
+
+    put: Annotated[
+        int,
+        counter("dead_letters", "Bad: more than a few; millrace_records_set_aside_total names the reasons."),
+    ]
+    """Dead letters of records that were set aside."""
     by_reason: Mapping[Reason, int]
     """The same, by reason."""
     fields: Mapping[Reason, str]
     """The field at fault in the newest letter of a reason that is about one field."""
-    acknowledged: int
-    """Letters that all in-sync replicas of the topic have."""
-    waiting: int
-    """Letters that are not acknowledged yet."""
-    waiting_bytes: int
-    """Their size. Near the capacity, the topic accepts fewer letters than records are set aside."""
-    capacity_bytes: int | None
-    """The bound of `waiting_bytes`; None where nothing ever waits."""
+    acknowledged: Annotated[
+        int,
+        counter("dead_letters_acknowledged", "Bad: it stands still while millrace_dead_letters_total grows."),
+    ]
+    """Dead letters that their topic has acknowledged; without a topic, all of them."""
+    waiting: Annotated[
+        int, gauge("dead_letters_waiting", "Bad: not 0 for long, as no checkpoint is made before they are.")
+    ]
+    """Dead letters that their topic has not acknowledged."""
+    # Near the capacity, the topic accepts fewer letters than records are set aside.
+    waiting_bytes: Annotated[int, gauge("dead_letters_waiting_bytes", "Bad: near millrace_dead_letters_limit_bytes.")]
+    """Bytes of the dead letters that wait."""
+    capacity_bytes: Annotated[int | None, gauge("dead_letters_limit_bytes", "")]
+    """The most bytes of dead letters that may wait before decoding waits for them. Absent if no topic is set."""
     peak_bytes: int
     """The most bytes that ever waited."""
     shortened: int

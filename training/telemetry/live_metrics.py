@@ -7,14 +7,16 @@ Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's t
 which other threads read.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from millrace.consumers.metric import PartFigures, gauge
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import LabelSums
@@ -67,29 +69,70 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSnapshot:
+class LiveSnapshot(PartFigures):
     """The live metrics at one time."""
+
+    section: ClassVar = "Live metrics"
 
     scored: str
     """`before_update`: by the training pass; `inference_pass`: by a second pass. Both score before the update."""
-    window_s: float
+    window_s: Annotated[float, gauge("live_window_seconds", "")]
     """How far back the window reaches from the newest record that was scored."""
-    records: int
-    """Records scored in the window; without any, there are no values."""
-    values: Mapping[str, float]
-    """Loss and every compiled metric over the window."""
-    baseline: Mapping[str, float]
-    """What guessing would have scored over the window, by the name of the value; without those that have no guess."""
+    records: Annotated[int, gauge("live_records", "")]
+    """Records scored in the window; with few of them the values say little."""
+    # The loss and every compiled metric; none without records.
+    values: Annotated[
+        Mapping[str, float],
+        gauge("live_value", "Bad: worse than millrace_live_baseline, as the model then knows nothing.", "metric"),
+    ]
+    """The model's score over the window on records that it had not learnt yet, by compiled metric."""
+    # Without those that have no guess.
+    baseline: Annotated[Mapping[str, float], gauge("live_baseline", "", "metric")]
+    """The score of guessing over the window: the base rate, the mean or the median of the labels, whichever the metric
+    rewards; weighted as the metric is."""
     guesses: Mapping[str, str]
     """What each guess is, in words."""
-    cumulative: Mapping[str, float]
-    """The same values since checkpoint 0."""
-    cumulative_records: int
-    """Records scored since checkpoint 0."""
+    cumulative: Annotated[
+        Mapping[str, float],
+        gauge(
+            "live_cumulative_value",
+            "Bad: better than millrace_live_value for long, as the model was better before.",
+            "metric",
+        ),
+    ]
+    """The model's score since checkpoint number 0; a rewind goes back."""
+    cumulative_records: Annotated[int, gauge("live_cumulative_records", "")]
+    """Records scored since checkpoint number 0; a rewind goes back."""
     watch: Watched = WATCHED_LOSS
     """The metric by which the model is judged."""
-    age_s: float | None = None
-    """How long ago the newest record was scored; None where none was since the start or the last rewind."""
+    # None if none was since the start or the last rewind.
+    age_s: Annotated[float | None, gauge("live_age_seconds", "Bad: it grows while records are written.")] = None
+    """How long ago the newest record was scored; while none is, the live values stand still."""
+
+    @property
+    def ahead_of_guessing(self) -> float | None:
+        """By how much the watched metric is better than guessing; None without a value, or without a guess."""
+        value, guess = self.values.get(self.watch.name), self.baseline.get(self.watch.name)
+        if value is None or guess is None or not math.isfinite(value):
+            return None
+        return value - guess if self.watch.higher_is_better else guess - value
+
+    @property
+    def watched_value(self) -> Annotated[Mapping[str, float], gauge("live_watched_value", "", "metric")]:
+        """The score in the metric by which the model is judged."""
+        return {name: value for name, value in self.values.items() if name == self.watch.name}
+
+    @property
+    def watched_baseline(self) -> Annotated[Mapping[str, float], gauge("live_watched_baseline", "", "metric")]:
+        """The score of guessing in that metric."""
+        return {name: value for name, value in self.baseline.items() if name == self.watch.name}
+
+    @property
+    def watched_ahead(
+        self,
+    ) -> Annotated[Mapping[str, float], gauge("live_watched_ahead", "Bad: less than 0.", "metric")]:
+        """The lead of the watched metric over guessing, whether higher or lower is better."""
+        return {} if self.ahead_of_guessing is None else {self.watch.name: self.ahead_of_guessing}
 
 
 class LiveMetrics:

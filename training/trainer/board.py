@@ -7,8 +7,9 @@ process.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from millrace.consumers.metric import Reported
+from millrace.consumers.metric import PartFigures, Reported, gauge
 from millrace.training.model.hyperparameters import Change
 from millrace.training.telemetry.group_report import GroupReport
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -18,26 +19,26 @@ POST_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelFacts(PartFigures):
     """The facts of the model that stay the same while it learns."""
 
-    parameters: int
-    """The number of trainable values."""
-    replicas: int
-    """The number of devices that share a batch."""
+    parameters: Annotated[int, gauge("model_parameters", "")]
+    """The number of trainable parameters of the model."""
+    replicas: Annotated[int, gauge("replicas", "Bad: fewer than the pod has GPUs.")]
+    """How many devices share a batch."""
     devices: tuple[str, ...]
     """The names of these devices, such as `CPU:0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posting:
+class Posting(PartFigures):
     """The figures of the trainer between two calls."""
 
     live: LiveSnapshot
-    learning_rate: float
+    learning_rate: Annotated[float, gauge("learning_rate", "Bad: it is not the one that was deployed.")]
     """The learning rate of the next update."""
-    step: int
-    """Batches trained since checkpoint 0."""
+    step: Annotated[int, gauge("step", "Bad: it stands still while there is lag.")]
+    """Batches since checkpoint number 0; a rewind goes back."""
     model: ModelFacts
     last_save: LastSave | None
     """The newest durable checkpoint; None only before the first."""

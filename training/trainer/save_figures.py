@@ -5,8 +5,9 @@ Written on the trainer's thread.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from millrace.consumers.metric import Reported
+from millrace.consumers.metric import PartFigures, Reported, elapsed, gauge
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
 from millrace.training.checkpoints.manifest import Manifest
@@ -16,13 +17,52 @@ from millrace.training.trainer.state import Progress, TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastSave:
+class LastSave(PartFigures):
     """The newest durable checkpoint of this process, or the one that it resumed from."""
+
+    section: ClassVar = "Checkpoints"
 
     manifest: Manifest
     at: float
-    took_s: float = 0.0
-    stall_s: float = 0.0
+    took_s: Annotated[
+        float | None,
+        gauge("checkpoint_took_seconds", "Bad: near checkpoints.every or stop.grace; look at the disk."),
+    ] = None
+    """From the copy to durability, the last time."""
+    stall_s: Annotated[
+        float | None,
+        gauge("checkpoint_stall_seconds", "Bad: more than a hundredth of checkpoints.every; save less often."),
+    ] = None
+    """How long the training stood still for the copy, the last time."""
+
+    @property
+    def number(self) -> Annotated[int, gauge("checkpoint_number", "Bad: it stands still while records are learnt.")]:
+        """The number of the newest durable checkpoint."""
+        return self.manifest.number
+
+    @property
+    def made_at(
+        self,
+    ) -> Annotated[
+        float,
+        elapsed(
+            "checkpoint_age_seconds",
+            "The time since the newest durable checkpoint. Bad: many times checkpoints.every while "
+            "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
+        ),
+    ]:
+        """When it was made, seconds since 1970."""
+        return self.manifest.created.timestamp()
+
+    @property
+    def nbytes(
+        self,
+    ) -> Annotated[
+        int,
+        gauge("checkpoint_bytes", "Bad: the volume has no room for one more than checkpoints.keep keeps."),
+    ]:
+        """Size of the newest durable checkpoint."""
+        return self.manifest.size
 
 
 class SaveFigures:

@@ -1,14 +1,19 @@
 """The catalogue: every metric, with its kind, its labels, and which value of it is bad.
 
 Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` if it only ever grows.
-Every series bears the label `model`, the config's name, beside those that stand here. Pure; `docs/metrics.md` is made
+Every series bears the label `model`, the config's name, beside those that stand here. `docs/metrics.md` is made
 from it, alerts and boards may use nothing else.
 """
 
 from collections.abc import Mapping
 
 from millrace.app.monitoring.all_figures import kinds
-from millrace.consumers.metric import Metric, counter, gauge, histogram, metrics_of
+from millrace.consumers.dead_letters.letter import DeadLetterStatistics
+from millrace.consumers.metric import Metric, PartFigures, counter, gauge, histogram, metrics_of
+from millrace.training.telemetry.group_report import GroupReport, MemberReport
+from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.trainer.board import ModelFacts, Posting
+from millrace.training.trainer.save_figures import LastSave
 
 _TRAINER = (
     gauge("alive", "1 if /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
@@ -45,10 +50,6 @@ _TRAINER = (
         "How often this history was started or resumed: every start and every rewind adds one, and so do a step that "
         "raised and a topic that was created again. Bad: it grows without restarts and rewinds.",
     ),
-    gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
-    gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
-    gauge("model_parameters", "The number of trainable parameters of the model."),
-    gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(
         "brake_starts",
         "Starts in a row that died in a call, so that this start came up paused. Not 0 is bad: a record kills the "
@@ -196,69 +197,11 @@ _LAG = (
     ),
 )
 
-_LIVE = (
-    gauge(
-        "live_value",
-        "The model's score over the window on records that it had not learnt yet, by compiled metric. Bad: worse than "
-        "millrace_live_baseline, as the model then knows nothing.",
-        "metric",
-    ),
-    gauge(
-        "live_baseline",
-        "The score of guessing over the window: the base rate, the mean or the median of the labels, whichever the "
-        "metric rewards; weighted as the metric is.",
-        "metric",
-    ),
-    gauge("live_watched_value", "The score in the metric by which the model is judged.", "metric"),
-    gauge("live_watched_baseline", "The score of guessing in that metric.", "metric"),
-    gauge(
-        "live_watched_ahead",
-        "The lead of the watched metric over guessing, whether higher or lower is better. Bad: less than 0.",
-        "metric",
-    ),
-    gauge("live_records", "Records scored in the window; with few of them the values say little."),
-    gauge("live_window_seconds", "How far back the window reaches from the newest record that was scored."),
-    gauge(
-        "live_age_seconds",
-        "How long ago the newest record was scored; while none is, the live values stand still. Bad: it grows while "
-        "records are written.",
-    ),
-    gauge(
-        "live_cumulative_value",
-        "The model's score since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value for "
-        "long, as the model was better before.",
-        "metric",
-    ),
-    gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
-)
-
 _CHECKPOINTS = (
-    gauge(
-        "checkpoint_number",
-        "The number of the newest durable checkpoint. Bad: it stands still while records are learnt.",
-    ),
-    gauge(
-        "checkpoint_age_seconds",
-        "The time since the newest durable checkpoint. Bad: many times checkpoints.every while "
-        "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
-    ),
     gauge(
         "checkpoint_unsaved_steps",
         "Batches run since the newest durable checkpoint. Bad: it grows beyond what checkpoints.every allows, as no "
         "save succeeds.",
-    ),
-    gauge(
-        "checkpoint_took_seconds",
-        "From the copy to durability, the last time. Bad: near checkpoints.every or stop.grace; look at the disk.",
-    ),
-    gauge(
-        "checkpoint_stall_seconds",
-        "How long the training stood still for the copy, the last time. Bad: more than a hundredth of "
-        "checkpoints.every; save less often.",
-    ),
-    gauge(
-        "checkpoint_bytes",
-        "Size of the newest durable checkpoint. Bad: the volume has no room for one more than checkpoints.keep keeps.",
     ),
     counter(
         "checkpoints_saved", "Saves of this process that became durable. Bad: it stands still while records are learnt."
@@ -273,29 +216,6 @@ _KAFKA = (
         "Commits to the group, accepted or refused. Bad: refused grows; the training is not affected, lag tools see "
         "old offsets.",
         "outcome",
-    ),
-    counter(
-        "dead_letters",
-        "Dead letters of records that were set aside. Bad: more than a few; "
-        "millrace_records_set_aside_total names the reasons.",
-    ),
-    counter(
-        "dead_letters_acknowledged",
-        "Dead letters that their topic has acknowledged; without a topic, all of them. Bad: it stands still while "
-        "millrace_dead_letters_total grows.",
-    ),
-    gauge(
-        "dead_letters_waiting",
-        "Dead letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made "
-        "before they are.",
-    ),
-    gauge(
-        "dead_letters_waiting_bytes",
-        "Bytes of the dead letters that wait. Bad: near millrace_dead_letters_limit_bytes.",
-    ),
-    gauge(
-        "dead_letters_limit_bytes",
-        "The most bytes of dead letters that may wait before decoding waits for them. Absent if no topic is set.",
     ),
 )
 
@@ -312,30 +232,6 @@ _HTTP = (
         "api_certificate_end_time_seconds",
         "When the first certificate in the file of api.tls.certificate ends, since 1970, as it was read last. Absent "
         "without api.tls. Bad: within days, as clients refuse it from then on.",
-    ),
-)
-
-_GROUP = (
-    gauge(
-        "group_workers",
-        "Workers of the group that learn this model. Absent without a group. Bad: not as deployed.",
-    ),
-    gauge(
-        "group_worker_lag_records",
-        "Offsets that a worker of the group has not learnt, from the chief alone, as are the next two. Bad: one is far "
-        "above the others.",
-        "worker",
-    ),
-    counter(
-        "group_worker_learnt",
-        "Records that a worker has learnt since the group met. Bad: one stands still while it has lag.",
-        "worker",
-    ),
-    counter(
-        "group_worker_waited_seconds",
-        "The time that a worker has waited for the others since the group met. Bad: it grows much for all workers but "
-        "one, which is the slow one.",
-        "worker",
     ),
 )
 
@@ -376,19 +272,30 @@ _PROCESS = (
     gauge("process_max_fds", "How many file descriptors may be open."),
 )
 
+_FIGURES: tuple[type[PartFigures], ...] = (
+    # The verdict, the problems and the log read these too: they stand beside the code that fills them.
+    Posting,
+    ModelFacts,
+    LiveSnapshot,
+    LastSave,
+    DeadLetterStatistics,
+    GroupReport,
+    MemberReport,
+    *kinds(),
+)
 _WRITTEN: Mapping[str, tuple[Metric, ...]] = {
     "The trainer": _TRAINER,
     "Records": _RECORDS,
     "Lag": _LAG,
-    "Live metrics": _LIVE,
+    "Live metrics": (),
     "Checkpoints": _CHECKPOINTS,
     "Kafka": _KAFKA,
     "The HTTP side": _HTTP,
-    "The group": _GROUP,
+    "The group": (),
     "Process": _PROCESS,
 }
 SECTIONS: Mapping[str, tuple[Metric, ...]] = {
-    title: (*written, *(one for kind in kinds() if kind.section == title for one in metrics_of(kind).values()))
+    title: (*written, *(one for kind in _FIGURES if kind.section == title for one in metrics_of(kind).values()))
     for title, written in _WRITTEN.items()
 }
 """By the titles of docs/metrics.md; those of figures stand behind the others."""

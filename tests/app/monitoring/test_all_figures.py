@@ -50,7 +50,7 @@ def test_parts_report_under_the_name_of_their_figures_and_none_for_an_empty_repo
 
 def test_each_label_and_key_has_a_reading_and_what_is_not_known_has_none() -> None:
     lenses = {"left": LensFigures(1, {"scratch": 3, "age": 4}), "right": LensFigures(None, {})}
-    assert list(readings({"lenses": lenses}, at=0.0)) == [
+    assert list(readings([lenses], at=0.0)) == [
         Reading("lens_held", 1, ("left",)),
         Reading("lens_dropped_total", 3, ("left", "scratch")),
         Reading("lens_dropped_total", 4, ("left", "age")),

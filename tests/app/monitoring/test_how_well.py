@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from millrace.app.monitoring.verdict import ahead_of_guessing, how_well, in_words
+from millrace.app.monitoring.verdict import how_well, in_words
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.metrics import preferred
@@ -95,7 +95,7 @@ def test_a_rare_class_with_class_weights_is_judged_by_its_auc_beside_chance() ->
     live = learnt(build, rare, lambda y: np.where(y == 1, 100.0, 1.0).astype(np.float32), blocks=25)
     (sentence,) = how_well(live)
     assert re.fullmatch(r"AUC 0\.9\d* over the last minute \(guessing: 0\.5\)\.", sentence)
-    ahead = ahead_of_guessing(live)
+    ahead = live.ahead_of_guessing
     assert ahead is not None
     assert ahead > 0.4
     assert live.values["accuracy"] < live.baseline["accuracy"], "which was the headline, and called the model useless"
@@ -151,7 +151,7 @@ def test_a_metric_of_ones_own_is_judged_by_what_the_settings_say() -> None:
     (sentence,) = how_well(live)
     assert re.fullmatch(r"Gini \S+ over the last minute\.", sentence), "it has no guess, and says none"
     assert not live.watch.higher_is_better
-    assert ahead_of_guessing(live) is None
+    assert live.ahead_of_guessing is None
 
 
 @pytest.mark.parametrize(
