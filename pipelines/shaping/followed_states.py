@@ -235,17 +235,16 @@ class FollowedShaper(Generic[S]):
         """Return what the states depend on, as facts: a state of other facts is of something else."""
         return {}
 
-    def written(self, state: S) -> tuple[Mapping[str, Column], dict[str, Any]]:
+    def written(self, state: S) -> tuple[Mapping[str, Column], dict[str, Any]]:  # noqa: ARG002 - for those that remember something
         """Return a state as columns and facts."""
-        raise NotImplementedError
+        return {}, {}
 
     def read(self, state: S, facts: Mapping[str, Any], column: Callable[[str, Sequence[int]], Column]) -> None:
         """Have a new state take over what `written` has returned; `column` gives one whose entries have a shape."""
-        raise NotImplementedError
 
-    def begins_anew(self, *, others: bool) -> str:
-        """Say that the checkpoint remembers nothing of this, or others if it remembers something else."""
-        raise NotImplementedError
+    def begins_anew(self, *, others: bool) -> str | None:  # noqa: ARG002 - for those that remember something
+        """Return a warning that the checkpoint remembers nothing of this, or other things; None if neither matters."""
+        return None
 
     def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Shape:
         """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
@@ -286,8 +285,8 @@ class FollowedShaper(Generic[S]):
                 own = {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
                 self.read(state, about, partial(unpacked, own))
                 states[Partition.parse(text)] = (int(about["position"]), state)
-        else:
-            log.warning("%s", self.begins_anew(others=bool(facts)))
+        elif (warning := self.begins_anew(others=bool(facts))) is not None:
+            log.warning("%s", warning)
         self._followed.replace(states)
 
 

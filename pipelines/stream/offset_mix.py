@@ -1,6 +1,9 @@
 """SplitMix64 of offsets: numbers that look random, and depend on the offset alone. Pure NumPy; runs anywhere."""
 
+from hashlib import blake2b
+
 import numpy as np
+import numpy.typing as npt
 
 from millrace.consumers.records import Int64s
 
@@ -14,3 +17,17 @@ def mix(offsets: Int64s) -> Int64s:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
     return (z ^ (z >> np.uint64(31))).astype(np.int64)
+
+
+def salt_of(text: str | bytes) -> int:
+    """Return the number by which the draws of this text, as of a partition's name, differ from those of others."""
+    raw = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big", signed=True)
+
+
+def drawn(offsets: Int64s, salt: int) -> npt.NDArray[np.float64]:
+    """Return a number from 0 to below 1 for each offset, as evenly spread as random ones."""
+    with np.errstate(over="ignore"):
+        mixed = mix(offsets + np.int64(salt))
+    spread: npt.NDArray[np.float64] = (mixed.astype(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return spread

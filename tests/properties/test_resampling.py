@@ -18,7 +18,8 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.balance import balance
-from millrace.pipelines.shaping.balance.balance import LEFT_OUT, ResampleStates, salt_of
+from millrace.pipelines.shaping.balance.balance import LEFT_OUT, ResampleStates
+from millrace.pipelines.stream import offset_mix
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.pipelines.stream.decode import Decoded
 from tests.properties.effort import tried
@@ -65,7 +66,7 @@ def reference(
         total = sum(counts.values()) + 10
         weights = {one: share * total / (counts[one] + 10 * share) for one, share in options.target.items()}
         weight, most = weights.get(str(label), 1.0), max(*weights.values(), 1.0)
-        drawn = balance._drawn(np.array([offset]), salt_of(partition))[0]
+        drawn = offset_mix.drawn(np.array([offset]), offset_mix.salt_of(str(partition)))[0]
         if drawn < weight / most:
             kept[offset] = 1 / weight
         if str(label) in options.target:

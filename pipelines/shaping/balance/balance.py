@@ -12,7 +12,6 @@ generator's thread; all else is for the trainer's.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,14 +20,13 @@ from pydantic import BeforeValidator, field_validator
 from pydantic import Field as Setting
 
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.records import Int64s, Partition
 from millrace.consumers.section import Count
 from millrace.pipelines.schema import Column, Field, Schema
 from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
 from millrace.pipelines.shaping.options import LABEL, PRIOR, number_of
 from millrace.pipelines.shaping.shaper import ShapingSection
 from millrace.pipelines.stream.decode import Decoded
-from millrace.pipelines.stream.offset_mix import mix
+from millrace.pipelines.stream.offset_mix import drawn, salt_of
 from millrace.pipelines.stream.slices import Skipped, only
 
 NAME = "resampling"
@@ -145,7 +143,7 @@ class ClassSampler:
             rates[here] = (balanced / balanced.max())[classes]
             weights[here] = (1 / balanced)[classes]
             self._count(classes)
-        kept = _drawn(taken.offsets, salt) < rates
+        kept = drawn(taken.offsets, salt) < rates
         return Sample(kept, weights[kept].astype(np.float32))
 
     def copy(self) -> "ClassSampler":
@@ -185,19 +183,6 @@ class ClassSampler:
         return self._target / shares
 
 
-def salt_of(partition: Partition) -> int:
-    """Return by what the hashes of a partition differ from those of others."""
-    return int.from_bytes(blake2b(str(partition).encode(), digest_size=8).digest(), "big", signed=True)
-
-
-def _drawn(offsets: Int64s, salt: int) -> npt.NDArray[np.float64]:
-    """Return a number from 0 to below 1 for each offset, as evenly spread as random ones."""
-    with np.errstate(over="ignore"):
-        mixed = mix(offsets + np.int64(salt))
-    spread: npt.NDArray[np.float64] = (mixed.astype(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return spread
-
-
 class ResampleStates(FollowedShaper[ClassSampler]):
     """Leaves records out by how often each class came, which is followed as blocks are settled."""
 
@@ -215,7 +200,7 @@ class ResampleStates(FollowedShaper[ClassSampler]):
         columns = decoded.labels if self._of_label else decoded.features
         classes = class_places(columns[self._column.name], self._options)
         taken = Taken(decoded.end, decoded.offsets, {CLASS: classes})
-        kept, weights = state.sample(taken, salt_of(decoded.partition))
+        kept, weights = state.sample(taken, salt_of(str(decoded.partition)))
         rows = only(decoded, np.flatnonzero(kept))
         weights = weights if rows.weights is None else (rows.weights * weights).astype(np.float32)
         left_out = [(int(offset), LEFT_OUT) for offset in decoded.offsets[~kept]]
