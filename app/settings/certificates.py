@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from millrace.app.settings.secret_files import read_secret
 from millrace.consumers.errors import ConfigError
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----\s*(.*?)-----END CERTIFICATE-----", re.DOTALL)
@@ -46,6 +47,21 @@ def trusting(authorities: PemFile | None, purpose: ssl.Purpose = ssl.Purpose.SER
         return ssl.create_default_context(purpose, cafile=str(authorities.path))
     except ssl.SSLError:
         raise ConfigError(f"{authorities.setting}: {authorities.path} holds no certificate in PEM form") from None
+
+
+def client_context(
+    prefix: str, ca: Path | None, certificate: Path | None, key: Path | None, key_password: Path | None
+) -> ssl.SSLContext:
+    """Return the context of a TLS client whose settings, `<prefix>ca_file` and so on, name these files.
+
+    Raises ConfigError if a file cannot be read, or if the certificate does not fit its key.
+    """
+    context = trusting(None if ca is None else PemFile(f"{prefix}ca_file", ca))
+    if certificate is not None and key is not None:
+        secret, hint = f"{prefix}key_password_file", f"check both, and {prefix}key_password_file"
+        pair = PemFile(f"{prefix}certificate_file", certificate), PemFile(f"{prefix}key_file", key)
+        present(context, *pair, read_secret(secret, key_password), hint)
+    return context
 
 
 def present(context: ssl.SSLContext, certificate: PemFile, key: PemFile, password: SecretStr | None, hint: str) -> None:

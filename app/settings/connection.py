@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from millrace.app.settings.certificates import PemFile, present, trusting
+from millrace.app.settings.certificates import client_context
 from millrace.app.settings.root import Settings
 from millrace.app.settings.secret_files import read_secret
 from millrace.app.settings.sections.kafka import KafkaSettings
@@ -19,17 +19,14 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         security["sasl_plain_username"] = kafka.sasl_username
         security["sasl_plain_password"] = password.get_secret_value()
     if kafka.security_protocol.endswith("SSL"):
-        authorities = None if kafka.ssl_ca_file is None else PemFile("kafka.ssl_ca_file", kafka.ssl_ca_file)
-        context = trusting(authorities)
+        context = client_context(
+            "kafka.ssl_",
+            kafka.ssl_ca_file,
+            kafka.ssl_certificate_file,
+            kafka.ssl_key_file,
+            kafka.ssl_key_password_file,
+        )
         context.check_hostname = kafka.ssl_check_hostname
-        if kafka.ssl_certificate_file is not None and kafka.ssl_key_file is not None:
-            present(
-                context,
-                PemFile("kafka.ssl_certificate_file", kafka.ssl_certificate_file),
-                PemFile("kafka.ssl_key_file", kafka.ssl_key_file),
-                read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file),
-                "check both, and kafka.ssl_key_password_file",
-            )
         security["ssl_context"] = context
     return KafkaOptions(
         bootstrap_servers=kafka.bootstrap_servers,

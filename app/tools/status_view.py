@@ -110,35 +110,55 @@ def watch(remote: Remote, first: Mapping[str, Any], screen: Console) -> None:
 
 def drawn(watched: StatusReadings) -> RenderableType:
     """Return the whole status as a drawing."""
-    status = watched.status
-    # The verdict, with a dot in the colour of the mood.
-    headline = Table.grid(padding=(0, 1, 0, 0))
-    colour = "red" if watched.silent_s > 0 else _COLOURS.get(status["mood"], "dim")
-    headline.add_row(Text("●", colour), Text(status["verdict"], "bold"))
+    status, throughput = watched.status, watched.status["throughput"]
+
+    # Whose status it is, and how fresh.
     kafka = status["kafka"]
     away = ", KAFKA AWAY" if not kafka["connected"] and status["mood"] != "busy" else ""
     if watched.silent_s:
         fresh = Text(f"no answer for {watched.silent_s:.0f} s", "bold red")
     else:
         fresh = Text(f"as of {status['as_of']}", "dim")
+
+    # The verdict, with a dot in the colour of the mood, and the problems.
+    headline = Table.grid(padding=(0, 1, 0, 0))
+    colour = "red" if watched.silent_s > 0 else _COLOURS.get(status["mood"], "dim")
+    headline.add_row(Text("●", colour), Text(status["verdict"], "bold"))
+    problems = []
+    for problem in status["problems"]:
+        since, what = problem["since"], problem["what"].rstrip(".")
+        red = ("! ", "bold red"), (f"{what}. ", "red")
+        problems.append(Text.assemble(*red, problem["fix"], (f" (since {since})", "dim")))
+
+    # One bar of what the trainer's time goes to, and the advice.
+    bar, legend, before = Text(), [], 0.0
+    for key, words, colour in _SHARES:
+        if (share := throughput["waiting"].get(key)) is None:
+            continue
+        bar.append("█" * (round((before + share) * _BAR) - round(before * _BAR)), colour)
+        before += share
+        legend.append(f"{words} {share:.0%}")
+
+    newest = status.get("checkpoint")
+    if newest is not None:
+        checkpoint = f"checkpoint {newest['number']}, {newest['age_s']:,.0f} s old, at step {newest['step']:,}"
+    elif (status.get("group") or {}).get("worker"):
+        checkpoint = "the chief has the checkpoints"
+    else:
+        checkpoint = "no checkpoint yet"
     return Group(
         Text.assemble((status["name"], "bold"), f"  from {', '.join(kafka['topics'])}{away}  ", fresh),
         headline,
-        *_problems(status),
+        *problems,
         Text(),
         _series(watched),
         Text(),
-        *_time(status["throughput"]),
+        Text.assemble(bar, "  " if bar else "", ", ".join(legend)),
+        Text(throughput["advice"], "dim"),
         Text(_records(status)),
-        Text(_checkpoint(status)),
+        Text(checkpoint),
         *_group(status.get("group")),
     )
-
-
-def _problems(status: Mapping[str, Any]) -> Iterator[Text]:
-    for problem in status["problems"]:
-        since, what = problem["since"], problem["what"].rstrip(".")
-        yield Text.assemble(("! ", "bold red"), (f"{what}. ", "red"), problem["fix"], (f" (since {since})", "dim"))
 
 
 def _series(watched: StatusReadings) -> Table:
@@ -172,19 +192,6 @@ def _number(value: float | None, unit: str) -> str:
     return f"{value:,.0f}{unit}" if value >= 100 or value == 0 else f"{value:.3g}{unit}"
 
 
-def _time(throughput: Mapping[str, Any]) -> Iterator[Text]:
-    """Give one bar of what the trainer's time goes to, and the advice."""
-    bar, legend, before = Text(), [], 0.0
-    for key, words, colour in _SHARES:
-        if (share := throughput["waiting"].get(key)) is None:
-            continue
-        bar.append("█" * (round((before + share) * _BAR) - round(before * _BAR)), colour)
-        before += share
-        legend.append(f"{words} {share:.0%}")
-    yield Text.assemble(bar, "  " if bar else "", ", ".join(legend))
-    yield Text(throughput["advice"], "dim")
-
-
 def _records(status: Mapping[str, Any]) -> str:
     records = status["records"]
     parts = [f"{records['learnt']:,} learnt"]
@@ -196,15 +203,6 @@ def _records(status: Mapping[str, Any]) -> str:
     return f"{records['offsets']:,} offsets = {' + '.join(parts)}: {balance}{cut}"
 
 
-def _checkpoint(status: Mapping[str, Any]) -> str:
-    newest = status.get("checkpoint")
-    if newest is None and (status.get("group") or {}).get("worker"):
-        return "the chief has the checkpoints"
-    if newest is None:
-        return "no checkpoint yet"
-    return f"checkpoint {newest['number']}, {newest['age_s']:,.0f} s old, at step {newest['step']:,}"
-
-
 def _group(group: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     """Yield the table of the workers, and whom to command; nothing for one worker alone."""
     if group is None:
@@ -212,26 +210,20 @@ def _group(group: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     table = Table.grid(padding=(0, 2, 0, 0))
     for number, member in group["members"].items():
         slow = int(number) == group.get("slowest")
+        states = [f"not there: {member['address']}"] if member.get("missing") else []
+        states += [*(["slowest"] if slow else []), *member.get("states", ())]
         table.add_row(
             Text(member["name"] + (" (this one)" if int(number) == group["worker"] else "")),
             _figure(member.get("lag_records"), " behind"),
             _figure(member.get("records_per_s"), "/s"),
             _figure(member.get("partitions"), " partitions"),
             "" if member.get("waiting") is None else f"waits {member['waiting']:.0%} for the others",
-            Text(", ".join(_states(member, slow=slow)), "red" if slow or member.get("missing") else ""),
+            Text(", ".join(states), "red" if slow or member.get("missing") else ""),
         )
     yield Text()
     yield table
     if group["worker"] != _CHIEF:
         yield Text(f"The chief takes the commands: {group['chief'].rpartition(':')[0]}", "dim")
-
-
-def _states(member: Mapping[str, Any], *, slow: bool) -> Iterator[str]:
-    if member.get("missing"):
-        yield f"not there: {member['address']}"
-    if slow:
-        yield "slowest"
-    yield from member.get("states", ())
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -2,13 +2,12 @@
 
 import base64
 import re
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from millrace.app.settings.certificates import PemFile, present, trusting
+from millrace.app.settings.certificates import client_context
 from millrace.app.settings.secret_files import read_secret
 from millrace.consumers.section import ConfigPath, Section, SettingError
 
@@ -95,10 +94,19 @@ def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
     from millrace.pipelines.registry.registry_client import RegistryOptions  # noqa: PLC0415 - few need it
     from millrace.pipelines.registry.schemas import RegistrySchemas  # noqa: PLC0415
 
+    context = None
+    if any(url.startswith("https:") for url in registry.url):
+        context = client_context(
+            "records.registry.",
+            registry.ca_file,
+            registry.certificate_file,
+            registry.key_file,
+            registry.key_password_file,
+        )
     options = RegistryOptions(
         urls=registry.url,
         authorization=_authorization(registry),
-        context=_ssl_context(registry) if any(url.startswith("https:") for url in registry.url) else None,
+        context=context,
         cache=cache_of(registry),
     )
     return RegistrySchemas(options, wait_s=wait_s)
@@ -132,16 +140,3 @@ def _authorization(registry: RegistrySettings) -> str | None:
         return None
     login = f"{registry.username}:{password.get_secret_value()}".encode()
     return f"Basic {base64.b64encode(login).decode()}"
-
-
-def _ssl_context(registry: RegistrySettings) -> ssl.SSLContext:
-    context = trusting(None if registry.ca_file is None else PemFile("records.registry.ca_file", registry.ca_file))
-    if registry.certificate_file is not None and registry.key_file is not None:
-        present(
-            context,
-            PemFile("records.registry.certificate_file", registry.certificate_file),
-            PemFile("records.registry.key_file", registry.key_file),
-            read_secret("records.registry.key_password_file", registry.key_password_file),
-            "check both, and records.registry.key_password_file",
-        )
-    return context

@@ -117,19 +117,18 @@ class Demo:
         """Show how it goes until `for_s` seconds of the stream are learnt; without an end where that is None."""
         history = self.findings.history
         while for_s is None or not history.covers(for_s):
-            self._raise_what_ended()
+            # Everything has to run.
+            if (error := self.load.error) is not None:
+                raise error
+            if not self.broker.running():
+                raise DemoError(f"the broker ended by itself: {self.broker.last_words()}")
+            if not self.freezer.judge.alive:
+                raise DemoError(f"the judge ended by itself: {self.freezer.judge.last_words()}")
+            # Take in and show what the trainer says; one that does not answer now may do so later.
             status = self.trainer.status()
             if status is not None:
                 self._take_in(status)
             time.sleep(_LOOK_EVERY_S)
-
-    def _raise_what_ended(self) -> None:
-        if (error := self.load.error) is not None:
-            raise error
-        if not self.broker.running():
-            raise DemoError(f"the broker ended by itself: {self.broker.last_words()}")
-        if not self.freezer.judge.alive:
-            raise DemoError(f"the judge ended by itself: {self.freezer.judge.last_words()}")
 
     def _take_in(self, status: Mapping[str, Any]) -> None:
         findings = self.findings
@@ -183,14 +182,25 @@ def started(options: DemoOptions, screen: Screen, findings: Findings) -> Iterato
 
 
 def _start_all(options: DemoOptions, screen: Screen, findings: Findings, ends: ExitStack) -> Demo:
-    """Start everything in order, and note in `ends` how each part ends."""
+    """Start everything in the order above, and note in `ends` how each part ends."""
+    # 1. The folder. To claim it comes first: what runs in it may belong to another demo that is well.
     home = options.home
     home.create()
     broker = LocalBroker(home.broker, port=workspace.broker_port(besides=options.api_port))
-    claim(broker, home)  # first: what runs in the folder may belong to another demo that is well
+    try:
+        broker.claim()
+    except FolderInUseError as error:
+        raise FolderInUseError(
+            f"a demo runs in {home.path} already, or another program has its broker; end it, or choose another --folder"
+        ) from error
     ends.callback(broker.stop, _BROKER_DOWN_S)
+    # Kill what an earlier demo left running; a missing or torn note means that there is nothing.
     for name in ("trainer", "judge"):
-        _end_left_behind(home, name)
+        with suppress(OSError, ValueError, KeyError):
+            note = json.loads(home.pid_file(name).read_text())
+            end_left_behind(int(note["pid"]), str(note["marker"]))
+
+    # 2. The broker. 3. The trainer.
     api_port = workspace.api_port(options.api_port)
     start_broker(broker, screen)
     home.write_config(broker=broker.bootstrap_servers, api_port=api_port)
@@ -198,31 +208,26 @@ def _start_all(options: DemoOptions, screen: Screen, findings: Findings, ends: E
     process = _start(home, "trainer", millrace_command(["run", "-c", str(home.config)]))
     ends.callback(_end_trainer, process, screen, findings)
     trainer = DemoTrainer(process, f"http://{HOST}:{api_port}/")
-    _show_beginning(trainer, screen, findings)
+
+    # 4. The witness of the very checkpoint that the trainer says it has resumed from.
+    newest = trainer.wait_until_at_work()["checkpoint"]
+    if newest["step"] == 0 and "parent" not in newest:
+        screen.say("A new beginning: no record is learnt yet.")
+    else:
+        findings.resumed = findings.newest = findings.witnesses.of(newest["number"])
+        screen.say(f"Resumed from checkpoint {newest['number']}: {findings.resumed}.")
+    screen.say(f"The page: {trainer.page} (process {os.getpid()})")
+
+    # 5. The judge. 6. The stream.
     command = module_command("millrace.app.tools.demo.frozen_judge", [str(home.config)])
     judge = _start(home, "judge", command, pipes=True)
     ends.callback(judge.end, _JUDGE_DOWN_S)
-    load = LoadGenerator(
-        broker.bootstrap_servers,
-        drifting_stream.TOPIC,
-        drifting_stream.PARTITIONS,
-        drifting_stream.values,
-        drifting_stream.RECORDS_PER_S,
-    )
+    stream = drifting_stream
+    load = LoadGenerator(broker.bootstrap_servers, stream.TOPIC, stream.PARTITIONS, stream.values, stream.RECORDS_PER_S)
     ends.callback(load.stop, _LOAD_DOWN_S)
     load.start()
     freezer = Freezer(home, judge)
     return Demo(broker=broker, trainer=trainer, freezer=freezer, load=load, findings=findings, screen=screen)
-
-
-def claim(broker: LocalBroker, home: Workspace) -> None:
-    """Take the demo's folder. FolderInUseError where another demo, or another broker, has it."""
-    try:
-        broker.claim()
-    except FolderInUseError as error:
-        raise FolderInUseError(
-            f"a demo runs in {home.path} already, or another program has its broker; end it, or choose another --folder"
-        ) from error
 
 
 def start_broker(broker: LocalBroker, screen: Screen) -> None:
@@ -247,13 +252,6 @@ def _start(home: Workspace, name: str, command: list[str], *, pipes: bool = Fals
     return process
 
 
-def _end_left_behind(home: Workspace, name: str) -> None:
-    """Kill a child that an earlier demo left running; a missing or torn note means that there is none."""
-    with suppress(OSError, ValueError, KeyError):
-        note = json.loads(home.pid_file(name).read_text())
-        end_left_behind(int(note["pid"]), str(note["marker"]))
-
-
 def _end_trainer(process: SupervisedProcess, screen: Screen, findings: Findings) -> None:
     """End the trainer, and check its last checkpoint; where that cannot be read, the last that was checked counts."""
     if process.alive:
@@ -261,14 +259,3 @@ def _end_trainer(process: SupervisedProcess, screen: Screen, findings: Findings)
         process.end(_TRAINER_DOWN_S)
     with suppress(MillraceError):
         findings.newest = findings.witnesses.newest()
-
-
-def _show_beginning(trainer: DemoTrainer, screen: Screen, findings: Findings) -> None:
-    """Check the very checkpoint that the trainer says it has resumed from."""
-    newest = trainer.wait_until_at_work()["checkpoint"]
-    if newest["step"] == 0 and "parent" not in newest:
-        screen.say("A new beginning: no record is learnt yet.")
-    else:
-        findings.resumed = findings.newest = findings.witnesses.of(newest["number"])
-        screen.say(f"Resumed from checkpoint {newest['number']}: {findings.resumed}.")
-    screen.say(f"The page: {trainer.page} (process {os.getpid()})")

@@ -8,13 +8,13 @@ import json
 import shutil
 import threading
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from millrace.app.tools.child_process import SupervisedProcess
 from millrace.app.tools.demo import drifting_stream
 from millrace.app.tools.demo.drifting_stream import Drift
 from millrace.app.tools.demo.frozen_judge import PARTITION
-from millrace.app.tools.demo.report import AccuracyHistory, Aftermath
+from millrace.app.tools.demo.report import AccuracyHistory
 from millrace.app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
@@ -35,26 +35,23 @@ class Freezer:
 
     def look(self, history: AccuracyHistory, at_s: float) -> None:
         """Request what is to be judged now; take in the scores that have come."""
-        self._take_in(history)
+        while not self._answers.empty():
+            history.judged(json.loads(self._answers.get()))
         past = history.aftermath(at_s)
         if past is None or past.drift.number == self._requested:
             return
         self._requested = past.drift.number
-        past.checkpoint = self._freeze(past.drift)
+        weights = self._home.frozen / f"drift-{past.drift.number}.safetensors"
+        past.checkpoint = self._freeze(past.drift, weights)
         if past.checkpoint is not None:
-            self._request(past, max(past.drift.begins_s, at_s - 2 * LIVE_WINDOW_S))
+            since_s = max(past.drift.begins_s, at_s - 2 * LIVE_WINDOW_S)
+            offset = drifting_stream.first_offset(PARTITION, since_s)
+            request = {"drift": past.drift.number, "file": str(weights), "offset": offset}
+            self.judge.send_line(json.dumps(request))
 
-    def _request(self, past: Aftermath, since_s: float) -> None:
-        request = {
-            "drift": past.drift.number,
-            "file": str(self._file(past.drift.number)),
-            "offset": drifting_stream.first_offset(PARTITION, since_s),
-        }
-        self.judge.send_line(json.dumps(request))
-
-    def _freeze(self, drift: Drift) -> int | None:
-        """Keep the weights for this drift; return their checkpoint, or None where all that are left saw the drift."""
-        target, source = self._file(drift.number), self._source(drift.number)
+    def _freeze(self, drift: Drift, target: Path) -> int | None:
+        """Keep the weights for this drift; return their checkpoint, or None if all that are left saw the drift."""
+        source = target.with_suffix(".checkpoint")
         if target.exists() and source.exists():
             return int(source.read_text())
         for number in reversed(self._store.folder.numbers()):
@@ -74,20 +71,7 @@ class Freezer:
             for name, position in positions.items()
         )
 
-    def _file(self, number: int) -> Path:
-        return self._home.frozen / f"drift-{number}.safetensors"
-
-    def _source(self, number: int) -> Path:
-        return self._home.frozen / f"drift-{number}.checkpoint"
-
     def _listen(self) -> None:
         assert self.judge.output is not None
         for line in self.judge.output:
             self._answers.put(line)
-
-    def _take_in(self, history: AccuracyHistory) -> None:
-        while True:
-            try:
-                history.judged(json.loads(self._answers.get_nowait()))
-            except Empty:
-                return

@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -62,20 +63,14 @@ def _judge(request: JudgeRequest, copy: Any, follower: Any, requests: "SimpleQue
     """Follow the stream with one copy until the next request comes."""
     seconds = _Seconds(request.drift)
     while requests.empty():
-        rows = [(offset, row) for offset, value in follower.read(_WAIT_S) if (row := _row(value)) is not None]
+        rows = {}
+        for offset, value in follower.read(_WAIT_S):
+            with suppress(ValueError):  # a record that is cut short
+                rows[offset] = json.loads(value)
         if rows:
-            hits = copy.hits([row for _, row in rows])
-            for score in seconds.add([offset for offset, _ in rows], hits):
+            for score in seconds.add(list(rows), copy.hits(list(rows.values()))):
                 sys.stdout.write(json.dumps(score) + "\n")
             sys.stdout.flush()
-
-
-def _row(value: bytes) -> dict[str, Any] | None:
-    try:
-        row: dict[str, Any] = json.loads(value)
-    except ValueError:
-        return None
-    return row
 
 
 class _Seconds:
@@ -90,13 +85,10 @@ class _Seconds:
             second = int(drifting_stream.seconds(PARTITION, offset))
             if second != self._second:
                 if self._records:
-                    yield self._score()
+                    yield {"drift": self._drift, "second": self._second, "records": self._records, "hits": self._hits}
                 self._second, self._records, self._hits = second, 0, 0
             self._records += 1
             self._hits += hit
-
-    def _score(self) -> dict[str, int]:
-        return {"drift": self._drift, "second": self._second, "records": self._records, "hits": self._hits}
 
 
 if __name__ == "__main__":

@@ -70,6 +70,21 @@ class Aftermath:
         if self.recovered_after_s is None and since_s >= LIVE_WINDOW_S and sample.live > GOOD:
             self.recovered_after_s = round(since_s, 1)
 
+    def figures(self) -> dict[str, Any]:
+        """Return what the report has of it."""
+        return {
+            **asdict(self.drift),
+            "seen_s": round(max(0.0, self.seen_until_s - self.drift.ends_s), 1),
+            "seen_whole": self.seen_whole,
+            "live_before": _rounded(self.live_before),
+            "live_lowest": _rounded(self.live_lowest),
+            "recovered_after_s": self.recovered_after_s,
+            "live_at_last": _rounded(self.live_now),
+            "frozen": _rounded(self.frozen(self.drift.ends_s, self.seen_until_s)),
+            "frozen_from_checkpoint": self.checkpoint,
+            "frozen_records": sum(records for records, _ in self.seconds.values()),
+        }
+
 
 class AccuracyHistory:
     """The newest sample and the drifts of one run."""
@@ -130,7 +145,7 @@ def report_of(history: AccuracyHistory, resumed: WitnessResult | None, last: Wit
         "live_accuracy": _rounded(now.live if now else None),
         "live_good_after_s": history.good_after_s,
         "majority_highest": _rounded(history.majority_highest),
-        "drifts": [_drift(past) for past in history.aftermaths.values()],
+        "drifts": [past.figures() for past in history.aftermaths.values()],
         "resumed_from": None if resumed is None else asdict(resumed),
         "witness": None if last is None else asdict(last),
     }
@@ -146,9 +161,22 @@ def broken(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"live accuracy was not above {GOOD} within {GOOD_WITHIN_S} s of training"
     if report["majority_highest"] >= MAJORITY_BELOW:
         yield f"always guessing the majority class scored {report['majority_highest']}: the stream is too easy"
-    yield from _unobserved(report)
+    # Drifts that came while the demo ran, and were not observed from their beginning.
+    whole = {drift["number"] for drift in report["drifts"] if drift["seen_whole"]}
+    for missed in drifts_between(report["stream_s"]["from"], report["stream_s"]["to"]):
+        if missed.number not in whole:
+            yield f"{_name(asdict(missed))}: nothing was heard of the trainer when it came, so nothing is known"
+    # Drifts that were, and for long enough.
     for drift in report["drifts"]:
-        yield from _not_survived(drift)
+        name, after = _name(drift), drift["recovered_after_s"]
+        if drift["seen_s"] < RECOVERED_WITHIN_S or not drift["seen_whole"]:
+            continue
+        if drift["kind"] == "abrupt" and (after is None or after > RECOVERED_WITHIN_S):
+            yield f"{name}: live accuracy was not above {GOOD} again within {RECOVERED_WITHIN_S} s"
+        if drift["frozen"] is None:
+            yield f"{name}: no frozen copy was scored, so there is nothing to compare with"
+        elif drift["frozen"] >= FROZEN_BELOW:
+            yield f"{name}: the frozen copy scored {drift['frozen']} after it, as if nothing had changed"
 
 
 def unlearnt(report: Mapping[str, Any]) -> Iterator[str]:
@@ -159,47 +187,8 @@ def unlearnt(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"checkpoint {result['checkpoint']}: lost {result['lost']}, learnt twice {result['learnt_twice']}"
 
 
-def _unobserved(report: Mapping[str, Any]) -> Iterator[str]:
-    """Give the drifts that came while the demo ran and that were not observed from their beginning."""
-    whole = {drift["number"] for drift in report["drifts"] if drift["seen_whole"]}
-    for drift in drifts_between(report["stream_s"]["from"], report["stream_s"]["to"]):
-        if drift.number not in whole:
-            yield f"{_name(asdict(drift))}: nothing was heard of the trainer when it came, so nothing is known"
-
-
 def _name(drift: Mapping[str, Any]) -> str:
     return f"drift {drift['number']} ({drift['kind']}, at {drift['begins_s']:g} s)"
-
-
-def _not_survived(drift: Mapping[str, Any]) -> Iterator[str]:
-    name, after = _name(drift), drift["recovered_after_s"]
-    if drift["seen_s"] < RECOVERED_WITHIN_S or not drift["seen_whole"]:
-        return
-    if drift["kind"] == "abrupt" and (after is None or after > RECOVERED_WITHIN_S):
-        yield f"{name}: live accuracy was not above {GOOD} again within {RECOVERED_WITHIN_S} s"
-    if drift["frozen"] is None:
-        yield f"{name}: no frozen copy was scored, so there is nothing to compare with"
-    elif drift["frozen"] >= FROZEN_BELOW:
-        yield f"{name}: the frozen copy scored {drift['frozen']} after it, as if nothing had changed"
-
-
-def _drift(past: Aftermath) -> dict[str, Any]:
-    drift = past.drift
-    return {
-        "number": drift.number,
-        "kind": drift.kind,
-        "begins_s": drift.begins_s,
-        "takes_s": drift.takes_s,
-        "seen_s": round(max(0.0, past.seen_until_s - drift.ends_s), 1),
-        "seen_whole": past.seen_whole,
-        "live_before": _rounded(past.live_before),
-        "live_lowest": _rounded(past.live_lowest),
-        "recovered_after_s": past.recovered_after_s,
-        "live_at_last": _rounded(past.live_now),
-        "frozen": _rounded(past.frozen(drift.ends_s, past.seen_until_s)),
-        "frozen_from_checkpoint": past.checkpoint,
-        "frozen_records": sum(records for records, _ in past.seconds.values()),
-    }
 
 
 def _rounded(value: float | None) -> float | None:
@@ -214,29 +203,18 @@ def summary(report: Mapping[str, Any]) -> Iterator[str]:
             f"{report['majority_highest']:.3f}."
         )
     for drift in report["drifts"]:
-        yield from _in_words(drift)
+        after, lowest, frozen = drift["recovered_after_s"], drift["live_lowest"], drift["frozen"]
+        live = f"live accuracy {_figure(drift['live_before'])}, at its lowest {_figure(lowest)}"
+        fell = lowest is not None and lowest <= GOOD
+        back = f", above {GOOD} again after {after:g} s" if fell and after is not None else ""
+        beside = "" if frozen is None else f"; a copy frozen at the drift scored {frozen:.3f} after it"
+        yield f"Drift {drift['number']}, {drift['kind']}, at {drift['begins_s']:g} s: {live}{back}{beside}."
     if resumed is not None:
-        yield f"It resumed from checkpoint {resumed['checkpoint']}: {_evidence(resumed)}."
+        yield f"It resumed from checkpoint {resumed['checkpoint']}: {WitnessResult(**resumed)}."
     if last is not None:
-        yield f"It ended with checkpoint {last['checkpoint']}: {_evidence(last)}."
+        yield f"It ended with checkpoint {last['checkpoint']}: {WitnessResult(**last)}."
     yield from (f"NOT AS CLAIMED: {line}." for line in report["broken"])
-
-
-def _in_words(drift: Mapping[str, Any]) -> Iterator[str]:
-    after, lowest = drift["recovered_after_s"], drift["live_lowest"]
-    fell = lowest is not None and lowest <= GOOD
-    live = f"live accuracy {_figure(drift['live_before'])}, at its lowest {_figure(lowest)}"
-    back = f", above {GOOD} again after {after:g} s" if fell and after is not None else ""
-    frozen = "" if drift["frozen"] is None else f"; a copy frozen at the drift scored {drift['frozen']:.3f} after it"
-    yield f"Drift {drift['number']}, {drift['kind']}, at {drift['begins_s']:g} s: {live}{back}{frozen}."
 
 
 def _figure(value: float | None) -> str:
     return "not seen" if value is None else f"{value:.3f}"
-
-
-def _evidence(result: Mapping[str, Any]) -> str:
-    return (
-        f"{result['learnt']:,} offsets learnt, {result['set_aside']:,} set aside, lost {result['lost']:,}, "
-        f"learnt twice {result['learnt_twice']:,}"
-    )

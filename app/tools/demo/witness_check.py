@@ -4,7 +4,6 @@ The expectation does not depend on the trainer: it is added up from the stream's
 learnt, and is only ever extended. Reads checkpoints on disk, every byte verified; runs on the caller's thread.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,10 +54,6 @@ class Witnesses:
             Partition(drifting_stream.TOPIC, number): _Expected(number) for number in range(drifting_stream.PARTITIONS)
         }
 
-    def numbers(self) -> list[int]:
-        """Return the numbers of all checkpoints."""
-        return self._shelf.numbers()
-
     def newest(self) -> WitnessResult | None:
         """Check the checkpoint that a start would resume from; None where there is none."""
         number = self._shelf.newest_number()
@@ -72,9 +67,9 @@ class Witnesses:
             if number in self._shelf.numbers():
                 raise
             return None
-        positions = {partition: account.position for partition, account in statement.accounts.items()}
         seen, lost, twice = statement.testimonies, 0, 0
-        for partition, expected in self._due(positions).items():
+        for partition, account in statement.accounts.items():
+            expected = self._expected[partition].before(account.position)
             missing, again = compared(expected, seen.get(partition, Evidence(0, 0, 0)))
             lost, twice = lost + missing, twice + again
         learnt = sum(evidence.count for evidence in seen.values())
@@ -87,9 +82,6 @@ class Witnesses:
             lost=lost,
             learnt_twice=twice,
         )
-
-    def _due(self, positions: Mapping[Partition, int]) -> dict[Partition, Evidence]:
-        return {partition: self._expected[partition].before(position) for partition, position in positions.items()}
 
 
 class _Expected:
@@ -106,17 +98,15 @@ class _Expected:
         while self._end < position:
             end = min(position, self._end + _STRETCH)
             offsets = np.arange(self._end, end, dtype=np.int64)
-            self._sum = _plus(self._sum, offsets[~drifting_stream.is_bad(self._partition, offsets)])
+            learnable = offsets[~drifting_stream.is_bad(self._partition, offsets)]
+            with np.errstate(over="ignore"):
+                mixed = int(mix(learnable).sum(dtype=np.int64))
+            known, total = self._sum, int(learnable.sum())
+            self._sum = Evidence(
+                known.count + len(learnable), _wrapped(known.total + total), _wrapped(known.mixed + mixed)
+            )
             self._end = end
         return self._sum
-
-
-def _plus(known: Evidence, offsets: "np.typing.NDArray[np.int64]") -> Evidence:
-    with np.errstate(over="ignore"):
-        mixed = int(mix(offsets).sum(dtype=np.int64))
-    return Evidence(
-        known.count + len(offsets), _wrapped(known.total + int(offsets.sum())), _wrapped(known.mixed + mixed)
-    )
 
 
 def _wrapped(total: int) -> int:

@@ -79,23 +79,20 @@ class Workspace:
         """Create the folder with the model. ConfigError where that fails, or where the folder is not the demo's."""
         ours, model = Path(__file__).with_name("model.py"), self.path / "model.py"
         try:
-            self._refuse_a_strangers(model, ours)
+            # Refuse a config that the demo has not written, and a model that does not stand beside one.
+            if self.config.exists():
+                foreign = None if self.config.read_bytes().startswith(_WRITTEN_BY) else self.config
+            else:
+                foreign = model if model.exists() and model.read_bytes() != ours.read_bytes() else None
+            if foreign is not None:
+                raise ConfigError(
+                    f"{foreign} is not the demo's own, and would be written over or run; choose another --folder"
+                )
             self.frozen.mkdir(parents=True, exist_ok=True)
             if not model.exists():
                 shutil.copy(ours, model)
         except OSError as error:
             raise ConfigError(f"cannot write in {self.path}: {error.strerror}; choose another --folder") from error
-
-    def _refuse_a_strangers(self, model: Path, ours: Path) -> None:
-        """Refuse a config that the demo has not written, and a model that does not stand beside one."""
-        if self.config.exists():
-            foreign = None if self.config.read_bytes().startswith(_WRITTEN_BY) else self.config
-        else:
-            foreign = model if model.exists() and model.read_bytes() != ours.read_bytes() else None
-        if foreign is not None:
-            raise ConfigError(
-                f"{foreign} is not the demo's own, and would be written over or run; choose another --folder"
-            )
 
     def write_config(self, *, broker: str, api_port: int) -> None:
         """Write the trainer's settings."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from millrace.app.settings.sections.serve import BatchSettings
-from millrace.app.tools.serve.json_tensors import SPLITS, VALUES, Array, ServingError, Signature
+from millrace.app.tools.serve.json_tensors import SPLITS, VALUES, Array, Signature
 from millrace.app.tools.serve.loaded_version import LoadedVersion
 from millrace.app.tools.serve.predict_requests import PredictRequest
 from millrace.app.tools.serve.serving_metrics import ServingMeter
@@ -58,18 +58,14 @@ class Batcher:
 
     async def ask(self, version: LoadedVersion, request: PredictRequest) -> Answers:
         """Return the answers to one request. Raises ServingError."""
-        asked = _WaitingRequest(request, asyncio.get_running_loop().create_future())
-        self._join(version, asked)
-        return await asked.answer
-
-    def close(self) -> None:
-        """End the thread; returns at once."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _join(self, version: LoadedVersion, asked: _WaitingRequest) -> None:
-        request, loop = asked.request, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        asked = _WaitingRequest(request, loop.create_future())
         alone = request.rows is None or not request.signature.joins or request.rows >= self._settings.rows
-        key = None if alone else (id(version), request.signature.name, _trailing(request))
+        # For two requests to be joined, the shapes behind the rows must be the same.
+        trailing = tuple(array.shape[1:] for _, array in sorted(request.tensors.items()))
+        key = None if alone else (id(version), request.signature.name, trailing)
+
+        # An open batch that has no room for it is due, and a new one begins.
         batch = None if key is None else self._open.get(key)
         if batch is not None and batch.rows + (request.rows or 0) > self._settings.rows:
             self._open.pop(key)
@@ -87,6 +83,11 @@ class Batcher:
             batch.due = True
         if batch.due:
             loop.call_soon(self._next)
+        return await asked.answer
+
+    def close(self) -> None:
+        """End the thread; returns at once."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _close(self, batch: _Batch) -> None:
         """Make a batch due: it is called as soon as no other call runs. Until then requests may still join it."""
@@ -108,30 +109,23 @@ class Batcher:
     async def _run(self, batch: _Batch) -> None:
         self.call_began = time.monotonic()
         try:
-            present = [each for each in batch.asked if not each.answer.done()]  # its client may have left
-            if present:
-                await self._answer(batch, present)
+            asked = [each for each in batch.asked if not each.answer.done()]  # its client may have left
+            if not asked:
+                return
+            requests = [each.request for each in asked]
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._thread, _called, batch.version, batch.signature, requests)
+            self._meter.called(sum(request.rows or 1 for request in requests))
+            for each, outcome in zip(asked, found, strict=True):
+                if each.answer.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    each.answer.set_exception(outcome)
+                else:
+                    each.answer.set_result(outcome)
         finally:
             self.call_began = self._running = None
             self._next()
-
-    async def _answer(self, batch: _Batch, asked: list[_WaitingRequest]) -> None:
-        loop = asyncio.get_running_loop()
-        requests = [each.request for each in asked]
-        found = await loop.run_in_executor(self._thread, _called, batch.version, batch.signature, requests)
-        self._meter.called(sum(request.rows or 1 for request in requests))
-        for each, outcome in zip(asked, found, strict=True):
-            if each.answer.done():
-                continue
-            if isinstance(outcome, Exception):
-                each.answer.set_exception(outcome)
-            else:
-                each.answer.set_result(outcome)
-
-
-def _trailing(request: PredictRequest) -> tuple[Any, ...]:
-    """Return what must be the same in two requests for them to be joined: the shapes behind the rows."""
-    return tuple(array.shape[1:] for _, array in sorted(request.tensors.items()))
 
 
 def _called(version: LoadedVersion, signature: Signature, requests: list[PredictRequest]) -> list[Answers | Exception]:
@@ -142,16 +136,13 @@ def _called(version: LoadedVersion, signature: Signature, requests: list[Predict
             return list(_parted(answers, [request.rows or 0 for request in requests]))
         except Exception:  # noqa: BLE001, S110 - one of them is at fault, and called alone it says why
             pass
-    return [_alone(version, signature, request) for request in requests]
-
-
-def _alone(version: LoadedVersion, signature: Signature, request: PredictRequest) -> Answers | Exception:
-    try:
-        return version.call(signature, request.tensors)
-    except ServingError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - the request gets it; the server goes on
-        return error
+    found: list[Answers | Exception] = []
+    for request in requests:
+        try:
+            found.append(version.call(signature, request.tensors))
+        except Exception as error:  # noqa: BLE001 - the request gets it; the server goes on
+            found.append(error)
+    return found
 
 
 def _joined(signature: Signature, requests: list[PredictRequest]) -> dict[str, Array]:

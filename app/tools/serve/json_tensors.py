@@ -25,6 +25,7 @@ Shape = tuple[int | None, ...]
 BASE64 = "b64"
 _BYTES = "_bytes"
 _QUOTED = 60
+_INFINITE = frozenset({float("inf"), float("-inf")})
 _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 _NUMBERS = {int: "a whole number", float: "a number"}
 
@@ -146,7 +147,10 @@ def _require_shape(shape: tuple[int, ...], facts: TensorFacts, where: Where) -> 
 
 def _typed(leaves: list[Any], dtype: str, place: Callable[[int], str]) -> Array:
     if dtype == "string":
-        return _string_array(leaves, place)
+        texts = np.empty(len(leaves), object)
+        for index, leaf in enumerate(leaves):
+            texts[index] = bytes_of(leaf, index, place)
+        return texts
     takes: tuple[type, ...] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}.get(np.dtype(dtype).kind, ())
     wrong = next((index for index, leaf in enumerate(leaves) if type(leaf) not in takes), None)
     if wrong is not None:
@@ -156,31 +160,17 @@ def _typed(leaves: list[Any], dtype: str, place: Callable[[int], str]) -> Array:
             array = np.array(leaves, np.dtype(dtype))
     except OverflowError:
         array = None
-    if array is None or (array.dtype.kind == "f" and _too_large(array, leaves)):
-        raise bad_request(f"{place(_beyond(leaves, dtype))} is too large or too small for {dtype}")
-    return array
-
-
-def _too_large(array: Array, leaves: list[Any]) -> bool:
-    return bool(np.isinf(array).any()) and any(
-        np.isinf(has) and not np.isinf(float(leaf)) for has, leaf in zip(array, leaves, strict=True)
-    )
-
-
-def _beyond(leaves: list[Any], dtype: str) -> int:
-    """Return the index of the first number that the type cannot hold."""
-    if np.dtype(dtype).kind == "f":
-        low, high = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    if array is None:
+        is_float = np.dtype(dtype).kind == "f"
+        low = float(np.finfo(dtype).min) if is_float else int(np.iinfo(dtype).min)
+        high = float(np.finfo(dtype).max) if is_float else int(np.iinfo(dtype).max)
+        beyond = [at for at, leaf in enumerate(leaves) if leaf not in _INFINITE and not low <= leaf <= high]
+    elif array.dtype.kind == "f":
+        beyond = [int(at) for at in np.flatnonzero(np.isinf(array)) if leaves[at] not in _INFINITE]
     else:
-        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    infinite = {float("inf"), float("-inf")}
-    return next((at for at, leaf in enumerate(leaves) if leaf not in infinite and not low <= leaf <= high), 0)
-
-
-def _string_array(leaves: list[Any], place: Callable[[int], str]) -> Array:
-    array = np.empty(len(leaves), object)
-    for index, leaf in enumerate(leaves):
-        array[index] = bytes_of(leaf, index, place)
+        beyond = []
+    if array is None or beyond:
+        raise bad_request(f"{place(beyond[0] if beyond else 0)} is too large or too small for {dtype}")
     return array
 
 

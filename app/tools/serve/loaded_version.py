@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -104,7 +104,9 @@ def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: R
         for name, definition in definitions.items():
             if not name.startswith(_INTERNAL):
                 signatures[name] = _signature(name, definition, about)
-                calls[name] = _callable(session, definition, signatures[name])
+                fetched = [definition.outputs[one].name for one in signatures[name].outputs]
+                fed = [definition.inputs[one].name for one in signatures[name].inputs]
+                calls[name] = session.make_callable(fetched, feed_list=fed)
     except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         session.close()
         raise UnloadableError(f"version {number} in {folder} cannot be loaded: {_first_line(error)}") from error
@@ -123,17 +125,14 @@ def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: R
         session=session,
         calls=calls,
     )
+    # One row that means nothing for each signature; a model that refuses such a row is warmed by its first request.
     for signature in signatures.values():
-        _warm(loaded, signature)
+        row = {name: _blank(name, facts, signature) for name, facts in signature.inputs.items()}
+        try:
+            loaded.call(signature, row)
+        except ServingError as error:
+            log.warning("version %d could not be tried before its first request: %s", number, error)
     return loaded
-
-
-def _callable(session: Any, definition: Any, signature: Signature) -> Callable[..., list[Array]]:
-    fetched = [definition.outputs[name].name for name in signature.outputs]
-    return cast(
-        "Callable[..., list[Array]]",
-        session.make_callable(fetched, feed_list=[definition.inputs[name].name for name in signature.inputs]),
-    )
 
 
 def _signature(name: str, definition: Any, about: Mapping[str, Any]) -> Signature:
@@ -153,24 +152,12 @@ def _facts(dtype: int, shape: Any) -> TensorFacts:
     return TensorFacts(dtype=str(tf.as_dtype(dtype).name), shape=sizes)
 
 
-def _warm(version: LoadedVersion, signature: Signature) -> None:
-    """Call it with one row that means nothing; a model that refuses such a row is warmed by its first request."""
-    row = {name: _blank(name, facts, signature) for name, facts in signature.inputs.items()}
-    try:
-        version.call(signature, row)
-    except ServingError as error:
-        log.warning("version %d could not be tried before its first request: %s", version.number, error)
-
-
 def _blank(name: str, facts: TensorFacts, signature: Signature) -> Array:
     feature = name.removesuffix(VALUES).removesuffix(SPLITS)
+    feature = feature if feature in signature.ragged else name
+    if feature != name and name.endswith(SPLITS):
+        return np.array([0, 1], np.int64)
     shape = tuple(1 if size is None else size for size in facts.shape or ())
-    if feature in signature.ragged and feature != name:
-        return np.array([0, 1], np.int64) if name.endswith(SPLITS) else _filled(shape, facts, signature, feature)
-    return _filled(shape, facts, signature, name)
-
-
-def _filled(shape: tuple[int, ...], facts: TensorFacts, signature: Signature, feature: str) -> Array:
     if facts.dtype != "string":
         return np.zeros(shape, tf.as_dtype(facts.dtype).as_numpy_dtype)
     return np.full(shape, min(signature.classes.get(feature, [""])).encode(), object)

@@ -56,7 +56,13 @@ def read_request(body: bytes, signatures: Mapping[str, Signature], records: Reco
     `records` reads records as they are in Kafka; a text says why the version has nothing that does.
     """
     document = _document(body)
-    signature = _signature(document, signatures)
+    name = document.get(_SIGNATURE) or DEFAULT
+    if not isinstance(name, str):
+        raise bad_request(f"'{_SIGNATURE}' key must be a string value")
+    if name not in signatures:
+        known = ", ".join(sorted(signatures))
+        raise bad_request(f'Serving signature name: "{name[:100]}" not found in signature def; there are: {known}')
+    signature = signatures[name]
     forms = [form for form in (ROWS, COLUMNS, RECORDS) if form in document]
     if len(forms) > 1:
         raise bad_request(f"the request has both '{forms[0]}' and '{forms[1]}'; send one of them")
@@ -81,20 +87,16 @@ def write_answer(request: PredictRequest, answers: Mapping[str, Array]) -> bytes
     plain = {name: written(array, name) for name, array in answers.items()}
     only = next(iter(plain.values())) if len(plain) == 1 else None
     if not request.by_row:
-        return _dumped({"outputs": plain if only is None else only})
+        return json.dumps({"outputs": plain if only is None else only}).encode()
     for name, array in answers.items():
         if array.ndim == 0 or array.shape[0] != request.rows:
             raise bad_request(
                 f"the output {name!r} is not one value a row; ask in the column format, with '{COLUMNS}' instead of "
                 f"'{ROWS}'"
             )
-    if only is not None:
-        return _dumped({"predictions": only})
-    return _dumped({"predictions": [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]})
-
-
-def _dumped(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body).encode()
+    if only is None:
+        only = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+    return json.dumps({"predictions": only}).encode()
 
 
 def _document(body: bytes) -> dict[str, Any]:
@@ -106,16 +108,6 @@ def _document(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise bad_request(f'the request is no object; send {{"{ROWS}": […]}} or {{"{COLUMNS}": {{…}}}}')
     return document
-
-
-def _signature(document: Mapping[str, Any], signatures: Mapping[str, Signature]) -> Signature:
-    name = document.get(_SIGNATURE) or DEFAULT
-    if not isinstance(name, str):
-        raise bad_request(f"'{_SIGNATURE}' key must be a string value")
-    if name not in signatures:
-        known = ", ".join(sorted(signatures))
-        raise bad_request(f'Serving signature name: "{name[:100]}" not found in signature def; there are: {known}')
-    return signatures[name]
 
 
 def _from_rows(rows: Any, signature: Signature) -> dict[str, Array]:
@@ -168,7 +160,14 @@ def _from_columns(given: Any, signature: Signature) -> dict[str, Array]:
         raise _other_features(given, signature, f"'{COLUMNS}'", missing)
     for name, column in present.items():
         tensors |= _columns({name: column}, signature, _column_place(f".{name}"))
-    _require_splits(tensors, signature)
+    for feature in signature.ragged:
+        splits, values = tensors[feature + SPLITS], tensors[feature + VALUES]
+        whole = splits.size and splits[0] == 0 and splits[-1] == len(values) and bool((np.diff(splits) >= 0).all())
+        if not whole:
+            raise bad_request(
+                f"'{COLUMNS}'.{feature}{SPLITS} are no row splits of {len(values)} values; they begin with 0, never "
+                "fall, and end with the number of values"
+            )
     return tensors
 
 
@@ -180,7 +179,14 @@ def _columns(columns: Mapping[str, Any], signature: Signature, where: Where) -> 
         tensors = {name: read_tensor(column, facts, where)}
     else:
         tensors = _ragged(name, column, facts, where)
-    _require_listed(tensors.get(name, tensors.get(name + VALUES)), signature.classes.get(name), where)
+    # The model would fail the whole call for a text that is none of the feature's classes.
+    listed = signature.classes.get(name)
+    if listed is not None:
+        known = {text.encode() for text in listed}
+        for at, text in np.ndenumerate(tensors[name] if name in tensors else tensors[name + VALUES]):
+            if text not in known:
+                some = ", ".join(sorted(listed)[:_SHOWN])
+                raise bad_request(f"{where(at)} is a text that the model does not know; the feature is one of: {some}")
     return tensors
 
 
@@ -200,28 +206,6 @@ def _ragged(name: str, column: Any, facts: TensorFacts, where: Where) -> dict[st
 
     values = read_tensor([*chain.from_iterable(column)], facts, place)
     return {name + VALUES: values, name + SPLITS: np.array(splits, np.int64)}
-
-
-def _require_listed(values: Array | None, listed: frozenset[str] | None, where: Where) -> None:
-    """Raise ServingError where a text is none of the feature's classes: the model would fail the whole call."""
-    if values is None or listed is None:
-        return
-    known = {text.encode() for text in listed}
-    for at, text in np.ndenumerate(values):
-        if text not in known:
-            some = ", ".join(sorted(listed)[:_SHOWN])
-            raise bad_request(f"{where(at)} is a text that the model does not know; the feature is one of: {some}")
-
-
-def _require_splits(tensors: Mapping[str, Array], signature: Signature) -> None:
-    for feature in signature.ragged:
-        splits, values = tensors[feature + SPLITS], tensors[feature + VALUES]
-        whole = splits.size and splits[0] == 0 and splits[-1] == len(values) and bool((np.diff(splits) >= 0).all())
-        if not whole:
-            raise bad_request(
-                f"'{COLUMNS}'.{feature}{SPLITS} are no row splits of {len(values)} values; they begin with 0, never "
-                "fall, and end with the number of values"
-            )
 
 
 def _rows_of(tensors: Mapping[str, Array], signature: Signature) -> int | None:

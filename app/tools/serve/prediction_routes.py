@@ -68,7 +68,14 @@ class PredictionRoutes:
         headers = {VERSION_HEADER: str(version.number)}
         try:
             async with asyncio.timeout(self._timeout_s):
-                return Response(await self._answer(request, version), 200, headers, "application/json")
+                body = await request.body()
+                # Records are decoded on a thread, however few: the decoder may wait for a schema.
+                large = len(body) > _SMALL_BYTES or any(mark in body for mark in MARKS)
+                asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
+                answers = await self._batcher.ask(version, asked)
+                large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
+                answer = await self._run(partial(write_answer, asked, answers), large=large)
+                return Response(answer, 200, headers, "application/json")
         except TimeoutError:
             text = f"the model did not answer within {self._timeout_s:g} s (serve.timeout)"
             raise ServingError(504, text, headers) from None
@@ -77,15 +84,6 @@ class PredictionRoutes:
             raise
         finally:
             version.leave()
-
-    async def _answer(self, request: Request, version: LoadedVersion) -> bytes:
-        body = await request.body()
-        # Records are decoded on a thread, however few: the decoder may wait for a schema.
-        large = len(body) > _SMALL_BYTES or any(mark in body for mark in MARKS)
-        asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
-        answers = await self._batcher.ask(version, asked)
-        large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
-        return await self._run(partial(write_answer, asked, answers), large=large)
 
     async def examples(self, request: Request) -> Response:
         """Refuse what takes tf.train.Example, for which an export has no signature."""

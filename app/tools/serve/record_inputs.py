@@ -22,12 +22,12 @@ from millrace.app.settings.sections.records import RecordsSettings, to_feature_d
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.app.tools.serve.json_tensors import BASE64, Array, ServingError, bad_request, bytes_of
 from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
-from millrace.consumers.records import Chunk, Headers, Int64s, Partition
+from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats import format_of
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schema, Schemas
-from millrace.pipelines.stream.decode import Refused, decode_chunk
+from millrace.pipelines.stream.decode import decode_chunk
 from millrace.training.model.export.raw_columns import raw_columns
 
 RECORDS = "records"
@@ -80,8 +80,18 @@ class RecordInputs:
             log.warning("a request with records is not answered: %s", error)  # it names the registry, for us alone
             text = "the schema of a record is not known yet; ask again later"
             raise ServingError(503, text, {"retry-after": _RETRY_AFTER_S}) from None
-        if decoded.refused:
-            raise _refusal(decoded.refused)
+        if decoded.refused:  # what the trainer would set aside
+            refused = decoded.refused
+            shown = [{"index": one.offset, "reason": one.reason.value, "field": one.field} for one in refused[:_SHOWN]]
+            first, more = refused[0], len(refused) - 1
+            text = (
+                f"{RECORDS}[{first.offset}] does not decode: {first.reason.value}"
+                + ("" if first.field is None else f", in the field {first.field!r}")
+                + ("" if first.detail is None else f" ({first.detail})")
+                + (f"; and {more} more" if more else "")
+                + ". docs/guarantees.md explains the reasons"
+            )
+            raise ServingError(400, text, refused=shown)
         return raw_columns(self._decoder.schema, decoded.features)
 
     def _value(self, index: int, given: Any, texts: Sequence[str]) -> bytes | None:
@@ -106,13 +116,16 @@ class RecordInputs:
         keys, headers, stamps = (
             _beside(name, document, count, self._envelope.get(kind)) for name, kind in BESIDE.items()
         )
+        for index, each in enumerate(stamps or ()):
+            if type(each) is not int or not _INT64.min <= each <= _INT64.max:
+                raise bad_request(f"{TIMESTAMPS}[{index}] is no whole number of milliseconds since 1970")
         return Chunk(
             partition=Partition("", 0),
             incarnation=0,
             start=0,
             end=count,
             offsets=np.arange(count, dtype=np.int64),
-            timestamps=np.zeros(count, np.int64) if stamps is None else _timestamps(stamps),
+            timestamps=np.zeros(count, np.int64) if stamps is None else np.array(stamps, np.int64),
             keys=[None] * count if keys is None else [_optional(f"{KEYS}[{at}]", one) for at, one in enumerate(keys)],
             values=values,
             headers=[()] * count if headers is None else [_headers(at, one) for at, one in enumerate(headers)],
@@ -182,27 +195,6 @@ def _headers(index: int, given: Any) -> Headers:
     return tuple((name, value) for name, value in values.items() if value is not None)
 
 
-def _timestamps(given: list[Any]) -> Int64s:
-    for index, each in enumerate(given):
-        if type(each) is not int or not _INT64.min <= each <= _INT64.max:
-            raise bad_request(f"{TIMESTAMPS}[{index}] is no whole number of milliseconds since 1970")
-    return np.array(given, np.int64)
-
-
-def _refusal(refused: Sequence[Refused]) -> ServingError:
-    """Return the error of records that the trainer would set aside."""
-    shown = [{"index": one.offset, "reason": one.reason.value, "field": one.field} for one in refused[:_SHOWN]]
-    first, more = refused[0], len(refused) - 1
-    text = (
-        f"{RECORDS}[{first.offset}] does not decode: {first.reason.value}"
-        + ("" if first.field is None else f", in the field {first.field!r}")
-        + ("" if first.detail is None else f" ({first.detail})")
-        + (f"; and {more} more" if more else "")
-        + ". docs/guarantees.md explains the reasons"
-    )
-    return ServingError(400, text, refused=shown)
-
-
 def _texts_of(text: str, name: str) -> list[str]:
     """Return the text of each element of a list in a JSON object, which was parsed before."""
     found, at = list[str](), _next(text, _next(text, 0) + 1)
@@ -210,21 +202,16 @@ def _texts_of(text: str, name: str) -> list[str]:
         key, at = _scan(text, at)
         at = _next(text, _next(text, at) + 1)
         if key == name and text[at] == "[":
-            found, at = _elements(text, at)  # of two with one name the last counts, as for the parser
+            found, at = [], _next(text, at + 1)  # of two with one name the last counts, as for the parser
+            while text[at] != "]":
+                _, end = _scan(text, at)
+                found.append(text[at:end])
+                at = _behind_comma(text, end)
+            at += 1
         else:
             _, at = _scan(text, at)
         at = _behind_comma(text, at)
     return found
-
-
-def _elements(text: str, at: int) -> tuple[list[str], int]:
-    """Return the text of each element of a list, and where the list ends."""
-    found, at = list[str](), _next(text, at + 1)
-    while text[at] != "]":
-        _, end = _scan(text, at)
-        found.append(text[at:end])
-        at = _behind_comma(text, end)
-    return found, at + 1
 
 
 def _behind_comma(text: str, at: int) -> int:

@@ -45,6 +45,10 @@ class Distributed:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def look(self) -> Distribution:
+        """Return it as it is now."""
+        return Distribution(self.bounds, tuple(self.counts), self.total)
+
 
 class ServingMeter:
     """What was asked, and what became of it."""
@@ -113,9 +117,9 @@ class ServingCollector(Collector):
                 yield Reading("serve_export_age_seconds", time.time() - datetime.fromisoformat(made_at).timestamp())
         yield from (Reading("serve_requests_total", count, (one,)) for one, count in meter.requests.items())
         yield Reading("serve_requests_in_progress", meter.in_progress)
-        yield Reading("serve_request_seconds", _seen(meter.seconds))
+        yield Reading("serve_request_seconds", meter.seconds.look())
         yield Reading("serve_rows_total", meter.rows)
-        yield Reading("serve_batch_rows", _seen(meter.batch_rows))
+        yield Reading("serve_batch_rows", meter.batch_rows.look())
         yield Reading("serve_swaps_total", board.swaps)
         yield Reading("serve_load_failures_total", board.load_failures)
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -143,7 +147,3 @@ class ServingCollector(Collector):
             else:
                 plain.add_metric(labels, reading.value)
         return histogram if metric.kind == "histogram" else plain
-
-
-def _seen(values: Distributed) -> Distribution:
-    return Distribution(values.bounds, tuple(values.counts), values.total)

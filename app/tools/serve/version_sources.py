@@ -85,7 +85,7 @@ class FolderSource:
         problems = self._folder.problems(number)
         if problems:
             raise CorruptError(f"export {number} is damaged: {problems[0]}")
-        return folder, _facts(folder)
+        return folder, asdict(read_export(folder))
 
     def keep(self, numbers: Collection[int]) -> None:
         """Mark them as served, so that the exporter prunes none of them; again before the marker ends."""
@@ -143,7 +143,7 @@ class TrainerSource:
             shutil.rmtree(folder)
         if not folder.is_dir():
             self._fetch(number)
-        return folder, _facts(folder)
+        return folder, asdict(read_export(folder))
 
     def keep(self, numbers: Collection[int]) -> None:
         """Remove what was fetched and is none of these."""
@@ -165,7 +165,12 @@ class TrainerSource:
         try:
             with self._open(f"/exports/{number}", _FETCH_S) as answer:
                 _unpack(answer, draft)
-            _verify(number, draft)
+            manifest = read_export(draft)
+            if manifest.number != number:
+                raise CorruptError(f"export {number} came with the manifest of export {manifest.number}")
+            for name, facts in manifest.files.items():
+                if (wrong := complaint(draft / name, facts, deep=True)) is not None:
+                    raise CorruptError(f"export {number} is not what the trainer wrote: {wrong}")
             for folder in (draft, *(path for path in draft.rglob("*") if path.is_dir())):
                 sync_folder(folder)
             if not self._cache.version(number).exists():  # another server that shares the folder may have been first
@@ -182,9 +187,9 @@ class TrainerSource:
             return self._opener.open(urllib.request.Request(self._url + path, headers=self._headers), timeout=within_s)  # noqa: S310 - the setting is checked to be http or https
         except urllib.error.HTTPError as error:
             error.close()
-            raise UnreachableError(
-                f"{self._url}{path} answers {error.code} {error.reason}{_hint(error.code)}"
-            ) from error
+            hints = {401: "; name a file with a token by serve.token_file", 404: "; does it export (export.path)?"}
+            text = f"{self._url}{path} answers {error.code} {error.reason}{hints.get(error.code, '')}"
+            raise UnreachableError(text) from error
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
             raise UnreachableError(f"nothing answers at {self._url} ({why}); does the trainer run there?") from error
@@ -205,16 +210,6 @@ def server_name(port: int) -> str:
     return f"{host.strip('-.') or 'host'}-{port}"[:200]
 
 
-def _facts(folder: Path) -> Mapping[str, Any]:
-    return asdict(read_export(folder))
-
-
-def _hint(status: int) -> str:
-    if status == 401:
-        return "; name a file with a token by serve.token_file"
-    return "; does it export (export.path)?" if status == 404 else ""
-
-
 def _unpack(stream: Any, into: Path) -> None:
     """Write the regular files of a tar below a folder, synced. Raises OSError or TarError, also for other files."""
     into.mkdir()
@@ -233,12 +228,3 @@ def _unpack(stream: Any, into: Path) -> None:
                 shutil.copyfileobj(archive.extractfile(member), file, _PIECE)  # type: ignore[arg-type] # a regular file
                 file.flush()
                 sync_file(file.fileno())
-
-
-def _verify(number: int, folder: Path) -> None:
-    manifest = read_export(folder)
-    if manifest.number != number:
-        raise CorruptError(f"export {number} came with the manifest of export {manifest.number}")
-    for name, facts in manifest.files.items():
-        if (wrong := complaint(folder / name, facts, deep=True)) is not None:
-            raise CorruptError(f"export {number} is not what the trainer wrote: {wrong}")
