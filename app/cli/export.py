@@ -32,8 +32,9 @@ def export(
 ) -> None:
     """Make a version of the model that others can serve, from a durable checkpoint: a TensorFlow SavedModel.
 
-    With export.formats: [saved_model, onnx] also an ONNX model. It takes raw features, and is published after a fresh
-    process has answered as the model does. May run beside the trainer. Example: millrace export latest -c clicks.yaml
+    With export.formats: [saved_model, onnx] also an ONNX model, or what a class of yours writes. It takes raw features,
+    and is published after a fresh process has answered as the model does. May run beside the trainer. Example:
+    millrace export latest -c clicks.yaml
     """
     require_tensorflow_backend()
     number = checkpoint_number(which, "N|latest")
@@ -56,9 +57,10 @@ def in_words(made: "Exported") -> str:
     number, proof = made.manifest.number, made.manifest.proof
     if made.already:
         return f"version {number} is there already: {made.folder}"
-    onnx = "" if made.manifest.onnx is None else f" ({made.manifest.onnx.max_difference:.2g} by ONNX Runtime)"
+    by = {"ONNX Runtime": made.manifest.onnx, **made.manifest.formats}
+    others = "".join(f" ({found.max_difference:.2g} by {name})" for name, found in by.items() if found is not None)
     loose = "" if made.pinned else _LOOSE.format(number)
     return (
         f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}, proven on {proof.rows} records "
-        f"({proof.records}) with a difference of {proof.max_difference:g}{onnx}, in {made.seconds:.1f} s{loose}"
+        f"({proof.records}) with a difference of {proof.max_difference:g}{others}, in {made.seconds:.1f} s{loose}"
     )

@@ -23,6 +23,7 @@ from millrace.consumers.section import Section, SettingError
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping import SHAPINGS, BalanceSettings, ReservoirSettings, ShapingSection, WindowSettings
 from millrace.pipelines.shaping.shaper import Shaper
+from millrace.training.model.export.writers import WRITERS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -113,16 +114,12 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
-    def _onnx_takes_the_features(self) -> Self:
-        features = self.row_schema.features if "onnx" in self.export.formats else ()
-        for field in features:
-            is_text = field.dtype == "string" or field.classes is not None
-            if is_text or field.pad is not None:
-                kind = "text" if is_text else "a list of varying length"
-                raise SettingError(
-                    "export",
-                    f"formats: onnx takes numbers of one shape, and {field.name} is {kind}; write [saved_model]",
-                )
+    def _formats_take_the_features(self) -> Self:
+        writers = [WRITERS[name] for name in self.export.writers if name in WRITERS]
+        for field in self.row_schema.features:
+            for writer in writers:
+                if (why := writer.misfit(field)) is not None:
+                    raise SettingError("export", f"formats: {why}")
         return self
 
     @model_validator(mode="after")

@@ -1,12 +1,14 @@
 """`export`: versions of the model for others to serve."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from millrace.consumers.section import ConfigPath, Count, Section, SettingError
 from millrace.consumers.units import Duration
+from millrace.consumers.user_class import UserClass, named_or_class
 from millrace.training.checkpoints.exports.export_gate import ExportCondition, parse_condition
+from millrace.training.model.export.writers import SAVED_MODEL, WRITERS
 
 OnlyIf = Annotated[
     ExportCondition,
@@ -14,6 +16,8 @@ OnlyIf = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "examples": ["auc >= 0.30", "staleness < 5m", "records > 100_000"]}),
 ]
+
+Format = Annotated[str | UserClass, *named_or_class(WRITERS, "saved_model, onnx or ./coreml.py:CoreML")]
 
 
 class ExportSettings(Section):
@@ -53,18 +57,23 @@ class ExportSettings(Section):
     keep: Count = Field(
         5, ge=1, description="The number of newest versions that stay, beside the versions that are served."
     )
-    formats: tuple[Literal["saved_model", "onnx"], ...] = Field(
-        ("saved_model",),
+    formats: tuple[Format, ...] = Field(
+        (SAVED_MODEL,),
         min_length=1,
-        max_length=2,
         description="The formats of a version: a TensorFlow SavedModel; with onnx also `model.onnx`, if all features "
-        "are numbers of one shape. onnx needs `pip install 'millrace[onnx]'`.",
-        examples=[["saved_model", "onnx"]],
+        "are numbers of one shape; and the formats that classes of yours write, each as FILE:CLASS, the file relative "
+        "to this one. onnx needs `pip install 'millrace[onnx]'`.",
+        examples=[[SAVED_MODEL, "onnx"], [SAVED_MODEL, "./coreml.py:CoreML"]],
     )
+
+    @property
+    def writers(self) -> dict[str, str]:
+        """By name as the settings have it, where the writer of each format is found."""
+        return {str(one): one.place if isinstance(one, UserClass) else one for one in self.formats}
 
     @model_validator(mode="after")
     def _a_saved_model_is_there(self) -> Self:
-        if "saved_model" not in self.formats or len(set(self.formats)) < len(self.formats):
+        if SAVED_MODEL not in self.formats or len(self.writers) < len(self.formats):
             raise SettingError(
                 "formats", "a version always holds one SavedModel; write [saved_model], or [saved_model, onnx]"
             )

@@ -2,8 +2,8 @@
 
 Takes no lock of the checkpoints, so a trainer may run meanwhile; holds that of the folder of exports. (1) the
 checkpoint, every byte verified, (2) the model with its weights, (3) the SavedModel under a temporary name, (4) the
-proof: a fresh process answers the last records as the model does, and another one for `model.onnx` where the settings
-ask for it, (5) publishing, (6) pruning.
+proof: a fresh process answers the last records as the model does; (3) and (4) again for each further format, (5)
+publishing, (6) pruning.
 """
 
 import shutil
@@ -22,19 +22,17 @@ from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.exported_records import write_exported_records
 from millrace.app.tools.export.export_inputs import (
     LEDGER,
-    ProvenOn,
     checkpoint_to_export,
     records_to_prove,
     schema_sha256,
     served_model,
 )
-from millrace.app.tools.export.onnx_packages import ONNX, require_packages
-from millrace.app.tools.export.proof_process import answers_of, onnx_answers_of, write_onnx
+from millrace.app.tools.export.proof_process import answers_of, run_module
 from millrace.app.version import version
 from millrace.consumers.durable_files import full_disk_in
+from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
-from millrace.pipelines.schema import Column
 from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
 from millrace.training.checkpoints.exports.served_markers import served_versions
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
@@ -42,19 +40,17 @@ from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
 from millrace.training.checkpoints.pins import Pins
-from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError
+from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError, gist
 from millrace.training.ledger.ledger import Ledger
-from millrace.training.model.export.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
+from millrace.training.model.export.answers import difference, differing, tolerance_of
 from millrace.training.model.export.export_reference import expected_answers, features_that_differ
+from millrace.training.model.export.export_writer import ExportWriter, WritableModel
 from millrace.training.model.export.raw_columns import raw_columns
-from millrace.training.model.export.saved_model import ServedModel, ServedModule
+from millrace.training.model.export.served_module import ServedModel, ServedModule
+from millrace.training.model.export.writers import ONNX, SAVED_MODEL, WRITERS, require_all, writer_of
 from millrace.training.model.setup.model_code import model_sha256
 from millrace.training.model.setup.model_file import user_modules
 
-Answers = Mapping[str, Column]
-"""By output."""
-ONNX_FILE = "model.onnx"
-"""Beside the SavedModel in the folder of a version."""
 _WAIT_S = 30.0
 """How long another export of the same model may take before this one gives up."""
 
@@ -89,7 +85,7 @@ def export_checkpoint(
     """
     began = time.monotonic()
     settings = loaded.settings
-    require_packages(settings.export.formats)
+    require_all(settings.export.writers.values())
     checkpoint = checkpoint_to_export(settings, number)  # (1)
     number = checkpoint.manifest.number
     with folder.writing(_WAIT_S):
@@ -157,57 +153,53 @@ def _write_and_prove(
     settings: Settings, checkpoint: VerifiedCheckpoint, served: ServedModel, written: Path, source: ExportSource
 ) -> ExportDraft:
     module = ServedModule(served)
-    module.save(written, user_modules())  # (3)
+    model = WritableModel(module=module, user_code=user_modules(), run=run_module)
+    # The SavedModel first: converters read it, and its proof shows that what goes in is the same.
+    writer_of(SAVED_MODEL).write(model, written)  # (3)
     write_exported_records(settings, written)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     answers = expected_answers(served, proven_on.probe)
     raw = raw_columns(served.schema, proven_on.probe.features)
-    proof = _prove(served, module, proven_on, answers, answers_of(written, raw))  # (4)
-    onnx = None
-    if ONNX in settings.export.formats:
-        write_onnx(written, written / ONNX_FILE)
-        onnx = _prove_onnx(proven_on, answers, onnx_answers_of(written / ONNX_FILE, raw))
-    return _draft(settings, checkpoint, source, module, (proof, onnx))
-
-
-def _prove(
-    served: ServedModel, module: ServedModule, proven_on: ProvenOn, ours: Answers, theirs: Answers
-) -> ExportProof:
-    """Compare the SavedModel's answers; ExportRefusedError says which output and which feature differs."""
-    if found := differing(ours, theirs):
-        name, apart = max(found.items(), key=lambda one: one[1])
-        features = features_that_differ(served, module, proven_on.probe)
-        why = (
-            f"preprocess gives it another {', '.join(features)} than in training"
-            if features
-            else "no feature differs, so a layer draws random numbers, or keeps something besides its weights"
+    proofs: dict[str, ExportProof] = {}
+    for name, place in {SAVED_MODEL: SAVED_MODEL, **settings.export.writers}.items():
+        writer = writer_of(place)
+        if name != SAVED_MODEL:
+            _write(writer, name, model, written)  # (3)
+        (theirs,) = answers_of(place, writer, [raw], written)  # (4)
+        if found := differing(answers, theirs, writer.rounding):
+            output, apart = max(found.items(), key=lambda one: one[1])
+            if name == SAVED_MODEL:
+                features = features_that_differ(served, module, proven_on.probe)
+                why = f"the output {output!r} differs from the model's by up to {apart:.3g}; " + (
+                    f"preprocess gives it another {', '.join(features)} than in training"
+                    if features
+                    else "no feature differs, so a layer draws random numbers, or keeps something besides its weights"
+                )
+            else:
+                why = (
+                    f"{writer.title or name} answers the output {output!r}{writer.written and f' of {writer.written}'} "
+                    f"otherwise than the model, by up to {apart:.3g}{writer.refused and f'; {writer.refused}'}"
+                )
+            raise ExportRefusedError(f"it is not published: over {proven_on.rows} records ({proven_on.records}) {why}")
+        proofs[name] = ExportProof(
+            rows=proven_on.rows,
+            records=proven_on.records,
+            max_difference=max((difference(answers[each], theirs[each]) for each in answers), default=0.0),
+            tolerance=tolerance_of(answers.values(), writer.rounding),
         )
-        raise ExportRefusedError(
-            f"it is not published: over {proven_on.rows} records ({proven_on.records}) the output {name!r} differs "
-            f"from the model's by up to {apart:.3g}; {why}"
-        )
-    return _proof(proven_on, ours, theirs)
+    return _draft(settings, checkpoint, source, module, proofs)
 
 
-def _prove_onnx(proven_on: ProvenOn, ours: Answers, theirs: Answers) -> ExportProof:
-    """Compare ONNX Runtime's answers; ExportRefusedError says which output differs. What goes in is proven already."""
-    if found := differing(ours, theirs, ONNX_ROUNDING):
-        name, apart = max(found.items(), key=lambda one: one[1])
-        raise ExportRefusedError(
-            f"it is not published: over {proven_on.rows} records ({proven_on.records}) ONNX Runtime answers the output "
-            f"{name!r} of {ONNX_FILE} otherwise than the model, by up to {apart:.3g}; a layer of it cannot be written "
-            "as ONNX: write export.formats: [saved_model]"
-        )
-    return _proof(proven_on, ours, theirs, ONNX_ROUNDING)
-
-
-def _proof(proven_on: ProvenOn, ours: Answers, theirs: Answers, units: int = ROUNDING) -> ExportProof:
-    return ExportProof(
-        rows=proven_on.rows,
-        records=proven_on.records,
-        max_difference=max((difference(ours[name], theirs[name]) for name in ours), default=0.0),
-        tolerance=tolerance_of(ours.values(), units),
-    )
+def _write(writer: ExportWriter, name: str, model: WritableModel, folder: Path) -> None:
+    """Have a writer write; what the user's raises is refused in one line."""
+    try:
+        writer.write(model, folder)
+    except (MillraceError, OSError, tf.errors.ResourceExhaustedError):
+        raise
+    except Exception as error:
+        if name in WRITERS:
+            raise
+        raise ExportRefusedError(f"it is not published: {name} cannot write it: {gist(error)}") from error
 
 
 def _draft(
@@ -215,7 +207,7 @@ def _draft(
     checkpoint: VerifiedCheckpoint,
     source: ExportSource,
     module: ServedModule,
-    proofs: tuple[ExportProof, ExportProof | None],
+    proofs: Mapping[str, ExportProof],
 ) -> ExportDraft:
     manifest = checkpoint.manifest
     ledger = Ledger()
@@ -237,8 +229,9 @@ def _draft(
         millrace=version(),
         tensorflow=version_of("tensorflow"),
         keras=version_of("keras"),
-        proof=proofs[0],
-        onnx=proofs[1],
+        proof=proofs[SAVED_MODEL],
+        onnx=proofs.get(ONNX),
+        formats={name: proof for name, proof in proofs.items() if name not in WRITERS},
     )
 
 

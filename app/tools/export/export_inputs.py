@@ -23,7 +23,7 @@ from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import MissingCheckpointError, ModelError
 from millrace.training.model.call.class_balance import NAME as SHAPING
 from millrace.training.model.export.export_reference import correction_of, expected_answers
-from millrace.training.model.export.saved_model import ServedModel, require_servable
+from millrace.training.model.export.served_module import ServedModel, require_servable
 from millrace.training.model.probes.probe_batches import Probe
 from millrace.training.model.probes.probe_rows import ProbeRows
 from millrace.training.model.setup import model_file as model_code

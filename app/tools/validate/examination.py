@@ -6,11 +6,11 @@ from pathlib import Path
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.settings import Settings, load
 from millrace.app.settings.yaml_file import SettingsError
-from millrace.app.tools.export.onnx_packages import ONNX
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
 from millrace.app.tools.validate.kafka_check import kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, model_checks
+from millrace.app.tools.validate.plugin_checks import writer_checks
 from millrace.app.tools.validate.settings_checks import (
     archive_check,
     certificate_check,
@@ -38,9 +38,10 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     sample = None if bounds is None else bounds.sample
     if settings.archive.path is not None:
         yield archive_check(settings.archive.path)
-    if ONNX in settings.export.formats:
-        yield export_check(settings.export.formats)
+    if len(writers := settings.export.writers) > 1:
+        yield export_check(writers)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
+    yield from writer_checks(writers, learner)
     yield from folder_checks(settings, learner, bounds)
 
 

@@ -5,7 +5,7 @@ They load no TensorFlow, read no records and write nothing.
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from millrace.app.api.authorization import is_loopback
@@ -14,13 +14,13 @@ from millrace.app.api.tokens import Tokens
 from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.sections.api import TlsSettings
-from millrace.app.tools.export.onnx_packages import require_packages
 from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
 from millrace.consumers.archive.archive_account import by_partition
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.shards import listing
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.suggested_command import suggested_command
+from millrace.training.model.export.writers import require_all
 
 
 def tokens_check(settings: Settings) -> CheckResult:
@@ -85,13 +85,13 @@ def certificate_check(tls: TlsSettings) -> CheckResult:
     return ok("certificate", f"{tls.certificate}; of clients one is {tls.client_certificate}")
 
 
-def export_check(formats: Sequence[str]) -> CheckResult:
-    """Check that exports of these formats can be made on this machine."""
+def export_check(writers: Mapping[str, str]) -> CheckResult:
+    """Check that exports of these formats can be made on this machine: by name, where the writer is found."""
     try:
-        require_packages(formats)
+        require_all(writers.values())
     except ConfigError as error:
         return fail("export", error)
-    return ok("export", f"what versions with {' and '.join(formats)} need is installed")
+    return ok("export", f"what versions with {' and '.join(writers)} need is installed")
 
 
 def group_check(settings: Settings, host: str | None = None) -> CheckResult:

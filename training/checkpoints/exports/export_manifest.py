@@ -70,6 +70,8 @@ class ExportDraft:
     proof: ExportProof
     onnx: ExportProof | None = None
     """What ONNX Runtime has shown of `model.onnx`; None where the version holds none."""
+    formats: Mapping[str, ExportProof] = field(default_factory=dict)
+    """What was shown of each format of the user's, by its name in `export.formats`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +122,12 @@ def read_export(folder: Path) -> ExportManifest:
 
 def _parse(body: Mapping[str, Any]) -> ExportManifest:
     source: dict[str, Any] = {name: body["checkpoint"][name] for name in ExportSource.__dataclass_fields__}
-    proof: dict[str, Any] = {name: body["proof"][name] for name in ExportProof.__dataclass_fields__}
     files = {name: FileFacts(int(facts["bytes"]), str(facts["sha256"])) for name, facts in body["files"].items()}
-    made: dict[str, Any] = {"checkpoint": ExportSource(**source), "proof": ExportProof(**proof), "files": files}
+    made: dict[str, Any] = {"checkpoint": ExportSource(**source), "proof": _proof(body["proof"]), "files": files}
     if (onnx := body.get("onnx")) is not None:
-        made["onnx"] = ExportProof(**{name: onnx[name] for name in ExportProof.__dataclass_fields__})
+        made["onnx"] = _proof(onnx)
+    # Earlier versions wrote none.
+    made["formats"] = {str(name): _proof(proof) for name, proof in body.get("formats", {}).items()}
     asked = ExportManifest.__dataclass_fields__.keys() - made.keys() - {"onnx"}
     plain: dict[str, Any] = {name: body[name] for name in asked}
     # A name out of a manifest becomes a path, and must not lead out of the folder.
@@ -132,3 +135,7 @@ def _parse(body: Mapping[str, Any]) -> ExportManifest:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{name!r} leads out of the folder")
     return ExportManifest(**plain, **made)
+
+
+def _proof(body: Mapping[str, Any]) -> ExportProof:
+    return ExportProof(**{name: body[name] for name in ExportProof.__dataclass_fields__})

@@ -62,7 +62,7 @@ class LoadedModelFile:
 def load(source: ModelFile) -> LoadedModelFile:
     """Import the file and find its functions. Building is left to the caller, inside the strategy's scope."""
     require_file(source.path)
-    module = _import(source.path)
+    module = _import(source.path, "model.build", MODULE_NAME)
     build = _function(module, source.function, source.path, "model.build")
     _check_arguments(build, source)
     preprocess = _of_a_batch(module, source, PREPROCESS, source.preprocess)
@@ -76,21 +76,47 @@ def user_modules() -> list[ModuleType]:
     return [] if module is None else modules_of(module)
 
 
-def require_file(path: Path) -> None:
+def load_class(path: Path, name: str, setting: str, base: type) -> Any:
+    """Import a file of the user's and return an object of a class in it, which extends `base`.
+
+    Raises ModelError with the name of the setting that names the class. Needs no TensorFlow.
+    """
+    require_file(path, setting)
+    module = _import(path, setting, f"millrace_user_plugin_{path.stem}")
+    found = getattr(module, name, None)
+    if found is None:
+        known = sorted(n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
+        raise ModelError(f"{setting}: {path} has no class {name!r}; it has {', '.join(known) or 'none'}")
+    if not isinstance(found, type):
+        raise ModelError(f"{setting}: {name!r} in {path} is a {type(found).__name__}, not a class")
+    if not issubclass(found, base):
+        raise ModelError(
+            f"{setting}: {name} in {path} is no {base.__name__}; write from {base.__module__} import "
+            f"{base.__name__}, and class {name}({base.__name__})"
+        )
+    if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ModelError(f"{setting}: {name} in {path} lacks {' and '.join(lacking)}; define {lacking[0]}")
+    try:
+        return found()
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{setting}: {name}() raised {where_raised(error, path)}") from error
+
+
+def require_file(path: Path, setting: str = "model.build") -> None:
     """Raise ModelError where there is no such file; this alone needs no TensorFlow."""
     if not path.is_file():
-        raise ModelError(f"model.build: there is no file {path}; the path is relative to the config file")
+        raise ModelError(f"{setting}: there is no file {path}; the path is relative to the config file")
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, setting: str, name: str) -> ModuleType:
     if path.suffix != ".py":
-        raise ModelError(f"model.build: {path} is not a Python file; it must end with .py")
-    code = ModelCode(path, MODULE_NAME)
+        raise ModelError(f"{setting}: {path} is not a Python file; it must end with .py")
+    code = ModelCode(path, name)
     try:
         code.run()
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"model.build: {path} does not import: {_where(error, path)}{_way_out(error, path)}"
+            f"{setting}: {path} does not import: {where_raised(error, path)}{_way_out(error, path)}"
         ) from error
     return code.module
 
@@ -150,10 +176,10 @@ def _call(build: Callable[..., Any], source: ModelFile) -> Any:
     try:
         return build(**source.args)
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model.build: {source.function} raised {_where(error, source.path)}") from error
+        raise ModelError(f"model.build: {source.function} raised {where_raised(error, source.path)}") from error
 
 
-def _where(error: BaseException, path: Path) -> str:
+def where_raised(error: BaseException, path: Path) -> str:
     """Say what was raised and on which line of the user's file, or of one beside it."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_relative_to(path.parent):
         return f"{type(error).__name__}: {error.msg} ({_line(Path(error.filename), error.lineno, path)})"

@@ -167,7 +167,7 @@ def test_the_latest_is_not_exported_before_it_has_learnt_anything(tmp_path: Path
 def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from millrace.training.model.export.saved_model import ServedModel, ServedModule
+    from millrace.training.model.export.served_module import ServedModel, ServedModule
 
     settings = project(tmp_path, saves=0).settings
     schema = settings.row_schema

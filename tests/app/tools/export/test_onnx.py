@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from millrace.app.settings import Loaded
-from millrace.app.tools.export import export as exporting
-from millrace.app.tools.export.export import ONNX_FILE, export_checkpoint
+from millrace.app.tools.export.export import export_checkpoint
 from millrace.app.tools.export.export_folder import folder_of
 from millrace.training.errors import ExportError, ExportRefusedError
+from millrace.training.model.export.onnx import FILE as ONNX_FILE
+from millrace.training.model.export.onnx import OnnxWriter
 from tests.app.tools.export.exported_model import project
 from tests.training.checkpoints.small_volume import small_volume
 
@@ -115,7 +116,7 @@ def test_a_file_that_answers_otherwise_is_not_published(
     """What the converter would write if it were wrong: the same graph with the weights of another model."""
     other = exported[1] / ONNX_FILE
     loaded = project(tmp_path, CONFIG, MODEL)
-    monkeypatch.setattr(exporting, "write_onnx", lambda _folder, file: file.write_bytes(other.read_bytes()))
+    monkeypatch.setattr(OnnxWriter, "write", lambda _, __, below: (below / ONNX_FILE).write_bytes(other.read_bytes()))
     folder = folder_of(loaded.settings)
     with pytest.raises(ExportRefusedError, match=r"ONNX Runtime answers the output 'kind.*' of model\.onnx otherwise"):
         export_checkpoint(loaded, None, folder)

@@ -6,9 +6,10 @@ import pytest
 
 from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
-from millrace.app.tools.export import onnx_packages
 from millrace.app.tools.validate.settings_checks import export_check
 from millrace.consumers.errors import ConfigError
+from millrace.training.model.export import onnx
+from millrace.training.model.export.writers import require_all
 
 CONFIG = """
 name: clicks
@@ -56,10 +57,11 @@ def test_numbers_of_one_shape_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_packages, "_PACKAGES", ("onnx", "no_such_runtime"))
-    onnx_packages.require_packages(["saved_model"])
+    monkeypatch.setattr(onnx, "_PACKAGES", ("onnx", "no_such_runtime"))
+    formats = {"saved_model": "saved_model", "onnx": "onnx"}
+    require_all(["saved_model"])
     with pytest.raises(ConfigError, match=r"not installed: no_such_runtime; run pip install 'millrace\[onnx\]'"):
-        onnx_packages.require_packages(["saved_model", "onnx"])
-    assert export_check(["saved_model", "onnx"]).outcome == "fail"
+        require_all(formats)
+    assert export_check(formats).outcome == "fail"
     monkeypatch.undo()
-    assert export_check(["saved_model", "onnx"]).outcome == "ok"
+    assert export_check(formats).outcome == "ok"

@@ -19,7 +19,7 @@ from millrace.app.settings.exported_records import read_exported_records, write_
 from millrace.app.settings.sections.records import to_schema
 from millrace.app.tools.serve.record_inputs import RecordReaders
 from millrace.pipelines.formats.shared.descriptors import descriptor_set, message_of
-from millrace.training.model.export.saved_model import ServedModel, ServedModule
+from millrace.training.model.export.served_module import ServedModel, ServedModule
 from tests.app.tools.serve.exports_rig import HalfPlus, publish
 from tests.app.tools.serve.server_rig import Server, serving
 

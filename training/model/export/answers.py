@@ -1,14 +1,9 @@
-"""The proof of an export: what a fresh process answers that knows neither Keras nor the user's code, and what differs.
+"""Questions to an export and its answers, as text that keeps every bit; and by how much answers may differ.
 
-    python -m millrace.training.model.export.export_proof FOLDER < request > answers
-
-The request is a JSON object of input tensors, the answers one of output tensors; both keep every bit. No record is
-written to a file. The comparison runs in the process that exports.
+A question holds input tensors by name, its answer output tensors. No record is written to a file.
 """
 
 import json
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,19 +15,17 @@ from millrace.pipelines.stream.record_sample import column_document, column_of
 ROUNDING = 16
 """How many units of the last place of its dtype an answer may differ by, where the answer is 1; sums in another order
 differ by fewer."""
-ONNX_ROUNDING = 64
-"""The same for ONNX Runtime, whose kernels round otherwise than TensorFlow's in each layer."""
 SIGNATURE = "serving_default"
 
 
-def request_of(raw: Mapping[str, Any]) -> str:
-    """Return what a fresh process is asked."""
-    return json.dumps({name: column_document(np.asarray(tensor)) for name, tensor in raw.items()})
+def as_text(columns: Iterable[Mapping[str, Any]]) -> str:
+    """Return requests, or answers, as text that keeps every bit."""
+    return json.dumps([{name: column_document(np.asarray(one)) for name, one in each.items()} for each in columns])
 
 
-def answers_in(text: str) -> dict[str, Column]:
-    """Return what a fresh process has answered."""
-    return {name: column_of(document) for name, document in json.loads(text).items()}
+def of_text(text: str) -> list[dict[str, Column]]:
+    """Return the requests, or the answers, of a text."""
+    return [{name: column_of(document) for name, document in each.items()} for each in json.loads(text)]
 
 
 def tolerance_of(answers: Iterable[Column], units: int = ROUNDING) -> float:
@@ -73,25 +66,3 @@ def plain(tensor: Any) -> Column:
     """Return a tensor as an array of one of numpy's own dtypes: a bfloat16 as float32, which holds it exactly."""
     array: Column = tensor.numpy()
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
-
-
-def main() -> None:
-    """Load the export in the folder that the command line names, and answer the request on standard input."""
-    # TensorFlow's native lines go to standard error; nothing but the answers may stand in standard output.
-    answers_to = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    import tensorflow as tf  # noqa: PLC0415 - the comparison needs none
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    request = json.load(sys.stdin)
-    loaded = tf.saved_model.load(sys.argv[1])
-    given = {name: tf.constant(column_of(document)) for name, document in request.items()}
-    answers = loaded.signatures[SIGNATURE](**given)
-    documents = {name: column_document(plain(tensor)) for name, tensor in answers.items()}
-    with answers_to:
-        json.dump(documents, answers_to)
-
-
-if __name__ == "__main__":
-    main()
