@@ -10,6 +10,7 @@ from typing import Any
 from millrace.app.settings import Settings
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import ModelError, gist
 from millrace.training.model.call.metrics import preferred
 from millrace.training.model.learner import Learner, LearnerOptions
@@ -22,6 +23,7 @@ from millrace.training.model.setup.build_errors import without_mean
 from millrace.training.model.setup.keras_options import without_effect
 from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.watched import Watched, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
@@ -125,6 +127,12 @@ def live_metrics_of(learner: Learner, settings: Settings) -> LiveMetrics:
         names=tuple(learner.call.metrics.metrics),
         watch=watched_of(learner, settings),
     )
+
+
+def detectors_of(learner: Learner, settings: Settings, report: ReportEvent = ignore_event) -> Detectors | None:
+    """Return what watches this model's scores; None if the settings name nothing. Raises ModelError."""
+    places = settings.training.detector_places
+    return Detectors(places, learner.call.metrics.results, report) if places else None
 
 
 def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:

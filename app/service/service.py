@@ -29,7 +29,13 @@ from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOp
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.lost_history import LostHistory, lost_history
-from millrace.app.service.model_setup import build_learner, live_metrics_of, prove, require_known_conditions
+from millrace.app.service.model_setup import (
+    build_learner,
+    detectors_of,
+    live_metrics_of,
+    prove,
+    require_known_conditions,
+)
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
@@ -50,6 +56,7 @@ from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveReq
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Commands, Stop
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
@@ -159,6 +166,8 @@ class Service:
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.source: SourceView = NotConnected()
         """The way to Kafka; replaced once, when it is connected."""
+        self.detectors: Detectors | None = None
+        """What watches the model's scores; set by the start if the settings name any."""
         self.running: Running | NotRunning = NotRunning()
         """Replaced once, when the start has succeeded."""
         self.lost_history: LostHistory | None = None
@@ -249,6 +258,7 @@ class Service:
         prove(learner, self.settings)
         self._raise_if_stopped()
         live = live_metrics_of(learner, self.settings)
+        self.detectors = detectors_of(learner, self.settings, self.events.report)
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
@@ -355,6 +365,7 @@ class Service:
                 report_event=self.events.report,
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
                 shapers=self.shapers,
+                detectors=self.detectors,
                 prepare=partial(take_initial_weights, self.settings, learner),
             ),
         )
@@ -397,6 +408,7 @@ class Service:
             ),
             board=self.board,
             report_event=self.events.report,
+            detectors=self.detectors,
         )
 
     def _trainer_options(self, guard: CrashGuard) -> TrainerOptions:

@@ -140,6 +140,7 @@ class Settings(Section):
             "training.deterministic works with one worker only": training.deterministic,
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
+            "training.detectors work with one worker only": bool(training.detectors),
             **{f"{one.alone} works with one worker only": one.used for _, one, _ in self.shapings() if one.alone},
         }
         for text, applies in problems.items():

@@ -21,6 +21,7 @@ from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
 from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from millrace.training.checkpoints.policies import Never, SavePolicy
 from millrace.training.commands import Command, Commands, Stop
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.hyperparameters import HyperparameterOptions
 from millrace.training.recovery.crash_guard import InFlight, leave_no_record
@@ -216,6 +217,7 @@ class RigOptions:
     blocked: Callable[[], bool] = lambda: False
     hold: Hold = field(default_factory=NoHold)
     prepare: Callable[[Any], Mapping[str, Any]] = lambda _learner: {}
+    detectors: Mapping[str, str] = field(default_factory=dict)
 
 
 class Run:
@@ -242,6 +244,8 @@ class Run:
             clock=options.clock,
             watch=choose_watched(self.learner.call.metrics.directions),
         )
+        results = self.learner.call.metrics.results
+        self.detectors = Detectors(options.detectors, results, self.events.report) if options.detectors else None
         self.saving = Saving(
             self.store,
             CheckpointWriter(self.store),
@@ -254,6 +258,7 @@ class Run:
                 hyperparameters=options.hyperparameters,
                 clock=options.clock,
                 report_event=self.events.report,
+                detectors=self.detectors,
                 prepare=lambda: options.prepare(self.learner),
             ),
         )
@@ -283,6 +288,7 @@ class Run:
             on_refused=lambda *refused: self.refused.append(refused),
             board=self.board,
             report_event=self.events.report,
+            detectors=self.detectors,
         )
         options = TrainerOptions(
             clock=self.options.clock,

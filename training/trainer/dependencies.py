@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.training.commands import Commands
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.recovery.crash_guard import InFlight, leave_no_record
@@ -56,6 +57,8 @@ class TrainerReports:
     live: LiveMetrics
     on_refused: Callable[[Partition, int, Reason], None]
     """Called for each record that decodes and still cannot be learnt; never waits."""
+    detectors: Detectors | None = None
+    """What watches the scores of each call; None for nothing."""
     board: Board = field(default_factory=Board)
     report_event: ReportEvent = ignore_event
 

@@ -79,7 +79,7 @@ class Learning:
         facts = delivery.facts
         began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
-        searched = False
+        searched, scored = False, list[Sums]()
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
             if self._ledger.join_if_new(span.partition, span.start):
@@ -94,12 +94,16 @@ class Learning:
             self.sizes.called(facts.batches, self._clock() - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
             for piece in learnt.pieces:
-                self._score(sums_of(piece, self._reports.live.plan, self._learner.batch_size))
+                scored.append(sums_of(piece, self._reports.live.plan, self._learner.batch_size))
+                self._score(scored[-1])
         failpoint("call.after")
         self._ledger.settle(facts, refused)  # (7)
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
         bypassed = delivery.prepare is not None
         self._figures.note_settled(facts, refused=facts.rows - rows, searched=searched, bypassed=bypassed)
+        if scored and (detectors := self._reports.detectors) is not None:
+            # Before any save, so that their state is that of the same call.
+            detectors.called(scored, facts, self._figures.step, sum(self._ledger.learnt().values()))
         failpoint("call.settled")
         self.learnt += rows  # (8)
         # A block without rows has no event times.

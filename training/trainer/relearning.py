@@ -16,6 +16,7 @@ from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.checkpoints.part_files import digests
 from millrace.training.checkpoints.parts import PartState
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import RebuiltOtherwiseError, StepError
 from millrace.training.history.journal import Segment, ledger_digest
 from millrace.training.history.journal_blocks import RecordedBlock
@@ -54,15 +55,18 @@ class Relearning:
         live: LiveMetrics,
         options: HyperparameterOptions,
         shapers: Sequence[Shaper] = (),
+        detectors: Detectors | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._learner = learner
-        self._state = TrainerState(learner, self.ledger, live, options, shapers)
+        self._state = TrainerState(learner, self.ledger, live, options, shapers, detectors)
         figures, phases = SaveFigures(self._state), Phases()
         phases.enter(Phase.RESTORING)
         self._learning = Learning(
             LearningParts(learner=learner, ledger=self.ledger, figures=figures, in_flight=leave_no_record),
-            TrainerReports(phases=phases, meter=Meter(time.monotonic), live=live, on_refused=_ignore),
+            TrainerReports(
+                phases=phases, meter=Meter(time.monotonic), live=live, on_refused=_ignore, detectors=detectors
+            ),
             TrainerOptions(clock=time.monotonic, wall=time.time, step_errors=StepErrorOptions(exact=True)),
             newest=lambda: 0,
         )

@@ -23,6 +23,7 @@ from millrace.training.checkpoints.policies import SaveContext, SavePolicy
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Rewind, Save
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, StateNotFiniteError
 from millrace.training.history.journal_blocks import BlockRecorder
 from millrace.training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
@@ -60,6 +61,8 @@ class SavingOptions:
     """Collects the blocks for the journal; None keeps none."""
     shapers: Sequence[Shaper] = ()
     """What is remembered of the records by what makes rows of them."""
+    detectors: Detectors | None = None
+    """What watches the scores; None for nothing."""
     prepare: Callable[[], Mapping[str, Any]] = _change_nothing
     """Changes the state that a beginning is published with; returns what its provenance says of that."""
 
@@ -91,7 +94,8 @@ class Saving(SaveFigures):
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
         super().__init__(
-            TrainerState(learner, ledger, live, options.hyperparameters, options.shapers), options.recorder
+            TrainerState(learner, ledger, live, options.hyperparameters, options.shapers, options.detectors),
+            options.recorder,
         )
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []

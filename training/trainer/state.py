@@ -12,6 +12,8 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
 from millrace.training.checkpoints.parts import Part, PartState
+from millrace.training.detectors.detectors import NAME as DETECTORS
+from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CorruptError, StateNotFiniteError
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.class_balance import NAME as SHAPING
@@ -78,6 +80,7 @@ class TrainerState:
         live: LiveMetrics,
         hyperparameters: HyperparameterOptions,
         shapers: Sequence[Shaper] = (),
+        detectors: Detectors | None = None,
     ) -> None:
         self._learner, self._ledger = learner, ledger
         self.progress = Progress()
@@ -86,7 +89,8 @@ class TrainerState:
         parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
         self.shapers = shapers
         """What is remembered by what makes rows of the records."""
-        self._parts = (*parts, *map(ShaperPart, shapers))
+        watching = () if detectors is None else (detectors,)
+        self._parts = (*parts, *map(ShaperPart, shapers), *watching)
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
         """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
@@ -121,8 +125,8 @@ class TrainerState:
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
-        # A checkpoint from before something was shaped remembers nothing for it.
-        shaped = {SHAPING, RESERVOIR, *(states.name for states in self.shapers)}
+        # A checkpoint from before something was shaped, or watched, remembers nothing for it.
+        shaped = {SHAPING, RESERVOIR, DETECTORS, *(states.name for states in self.shapers)}
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:

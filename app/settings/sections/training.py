@@ -6,6 +6,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from millrace.consumers.section import Count, Section, SettingError
 from millrace.consumers.units import Duration
+from millrace.consumers.user_class import UserClass, named_or_class
+from millrace.training.detectors.detectors import DETECTORS
 
 
 def _auto_or_count(value: object) -> object:
@@ -22,6 +24,9 @@ AutoOrCount = Annotated[
     BeforeValidator(_auto_or_count),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
+
+
+DetectorName = Annotated[str | UserClass, *named_or_class(DETECTORS, "./page_hinkley.py:PageHinkley")]
 
 
 class LiveMetricsSettings(Section):
@@ -106,6 +111,13 @@ class TrainingSettings(Section):
     live_metrics: LiveMetricsSettings = Field(
         LiveMetricsSettings(), description="The measurements on records before they are learnt."
     )
+    detectors: tuple[DetectorName, ...] = Field(
+        (),
+        description="Classes of yours that watch the scores of each call and mark where they change, FILE:CLASS, the "
+        "file relative to this one. A mark is an event and a line through the page's charts; what is learnt stays the "
+        "same. One worker only.",
+        examples=[["./page_hinkley.py:PageHinkley"]],
+    )
     on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
         "build",
         description="Which hyperparameters, such as the learning rate, are in force when those of the "
@@ -131,6 +143,17 @@ class TrainingSettings(Section):
         "nothing, a record has the weight 1/B, replicas agree. When the proof fails, enforce refuses the start; warn "
         "logs a warning and starts.",
     )
+
+    @property
+    def detector_places(self) -> dict[str, str]:
+        """By name as the settings have it, where each detector is found."""
+        return {str(one): one.place if isinstance(one, UserClass) else one for one in self.detectors}
+
+    @model_validator(mode="after")
+    def _each_detector_once(self) -> Self:
+        if len(self.detector_places) < len(self.detectors):
+            raise SettingError("detectors", "one of them stands there twice; name each once")
+        return self
 
     @model_validator(mode="after")
     def _determinism(self) -> Self:

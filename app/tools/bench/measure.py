@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Moment:
     """A moment at which a call was seen to have returned."""
 
     at: float
@@ -56,12 +56,12 @@ class Interval:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._settled_at: float | None = None
-        self.first = self.last = Mark(0.0, 0, 0)
+        self.first = self.last = Moment(0.0, 0, 0)
 
     def see(self, now: float, calls: int, learnt: int) -> bool:
         """Take in how many calls have returned and what they learnt; return whether the measurement is complete."""
         if calls > self.last.calls:
-            self.last = Mark(now, calls, learnt)
+            self.last = Moment(now, calls, learnt)
             if self._settled_at is None:
                 self.first, self._settled_at = self.last, now + _SETTLING_S
             elif self.first.at < self._settled_at <= now:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from millrace.app.service.kafka_stream import ROTATION_ROWS
 from millrace.app.service.kept_sample import RecordSamples
-from millrace.app.service.model_setup import build_learner, live_metrics_of
+from millrace.app.service.model_setup import build_learner, detectors_of, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings, to_decoder
 from millrace.app.settings.connection import kafka_history, kafka_options
@@ -210,7 +210,7 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
         shaping = settings.shapers()
         live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
-        relearning = Relearning(learner, live, options, shaping)
+        relearning = Relearning(learner, live, options, shaping, detectors_of(learner, settings))
         if origin.parts is None:  # (4)
             relearning.begin_anew(origin.positions)
         else:

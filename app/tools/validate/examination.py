@@ -8,6 +8,7 @@ from millrace.app.settings import Settings, load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
+from millrace.app.tools.validate.detector_check import detector_checks
 from millrace.app.tools.validate.kafka_check import kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, model_checks
 from millrace.app.tools.validate.plugin_checks import writer_checks
@@ -38,6 +39,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     sample = None if bounds is None else bounds.sample
     if settings.archive.path is not None:
         yield archive_check(settings.archive.path)
+    yield from detector_checks(settings.training.detector_places)
     if len(writers := settings.export.writers) > 1:
         yield export_check(writers)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))

@@ -1,0 +1,1 @@
+"""Detectors: what watches the scores of each call, and marks where they change."""
