@@ -303,7 +303,7 @@ def test_a_preprocess_that_is_not_there_is_told_under_its_own_setting(tmp_path: 
 def test_a_users_folder_of_our_name_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "__init__.py").write_text("raise AssertionError('imported')\n")
-    text = "import millrace.training.errors\n\ndef build_model():\n    return training.errors.ModelError\n"
+    text = "import millrace.training.errors\n\ndef build_model():\n    return millrace.training.errors.ModelError\n"
     assert _load(tmp_path, text).build() is ModelError
 
 
