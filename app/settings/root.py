@@ -21,7 +21,14 @@ from millrace.app.settings.sections.training import TrainingSettings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
 from millrace.pipelines.schema import Schema
-from millrace.pipelines.shaping import SHAPINGS, BalanceSettings, ReservoirSettings, ShapingSection, WindowSettings
+from millrace.pipelines.shaping import (
+    SHAPINGS,
+    BalanceSettings,
+    ReservoirSettings,
+    ShapingSection,
+    ThinningSettings,
+    WindowSettings,
+)
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.model.export.writers import WRITERS
 
@@ -55,6 +62,7 @@ class Settings(Section):
     windows: WindowSettings = Field(
         WindowSettings(), description="Sequences of the last records of a key, instead of single records."
     )
+    thinning: ThinningSettings = Field(ThinningSettings(), description="Learning only a share of the records.")
     reservoir: ReservoirSettings = Field(
         ReservoirSettings(),
         description="A sample of the rows that were learnt; some of them are learnt again beside each batch.",

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from millrace.pipelines.shaping.balance.balance import BalanceSettings
 from millrace.pipelines.shaping.options import ReservoirSettings
 from millrace.pipelines.shaping.shaper import ShapingSection
+from millrace.pipelines.shaping.thinning import ThinningSettings
 from millrace.pipelines.shaping.windows.windows import WindowSettings
 
-# Sequences first, so that they hold the records that are then left out.
+# What is thinned out costs nothing more. Then sequences, so that they hold the records that balancing leaves out.
 SHAPINGS: Mapping[str, type[ShapingSection]] = {
+    "thinning": ThinningSettings,
     "windows": WindowSettings,
     "balance": BalanceSettings,
     "reservoir": ReservoirSettings,
@@ -31,5 +33,6 @@ __all__ = [
     "BalanceSettings",
     "ReservoirSettings",
     "ShapingSection",
+    "ThinningSettings",
     "WindowSettings",
 ]

@@ -17,6 +17,7 @@ from millrace.pipelines.shaping import (
     SHAPINGS,
     BalanceSettings,
     ShapingSection,
+    ThinningSettings,
     WindowSettings,
 )
 from millrace.pipelines.shaping.shaper import Shaper
@@ -35,6 +36,7 @@ SCHEMA = Schema(
 )
 DECODER = make_decoder("json", SCHEMA)
 EXAMPLES: Mapping[str, ShapingSection] = {
+    "thinning": ThinningSettings(share="20 %", by="kind"),
     "windows": WindowSettings(length=3, by="user", lengths="known", min_length=2, max_bytes="4000B"),
     "balance": BalanceSettings(target={"0": 0.5, "1": 0.5}, how="resample", half_life=200),
 }
