@@ -34,7 +34,7 @@ _EXAMPLE = "example"
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
     """Return what stands as provenance in each manifest."""
-    settings = loaded.settings
+    settings, form = loaded.settings, loaded.settings.records.format
     # Masked first: a rotated password is not another config, and no hash of a manifest depends on a secret.
     config = json.dumps(masked(settings.model_dump(mode="json")), sort_keys=True)
     return {
@@ -45,6 +45,7 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
         "model_sha256": model_sha256(settings.model.build.file),
         # Those of which the hash above is made as well.
         **({"model_files": beside} if (beside := beside_sha256(settings.model.build.file)) else {}),
+        **({} if isinstance(form, str) else {"format_sha256": model_sha256(form.file)}),
         "cluster_id": cluster_id,
         "topics": list(settings.kafka.topics),
         "group": settings.kafka.group,

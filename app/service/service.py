@@ -80,7 +80,12 @@ _COMMIT_S = 5.0
 _STOP_S = 5.0
 _ACKNOWLEDGE_S = 30.0
 
-_OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
+_OF_INTEREST: Mapping[str, str] = {
+    "config_sha256": "the config",
+    "model_sha256": "model.py",
+    "format_sha256": "the format",
+    "millrace": "millrace",
+}
 
 
 class AnyTrainer(Protocol):

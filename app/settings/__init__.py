@@ -2,7 +2,7 @@
 
 from millrace.app.settings.loading import Loaded, load, load_kafka, load_registry
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import own_settings, to_decoder, to_schema
+from millrace.app.settings.sections.records import own_settings, to_decoder, to_format, to_schema
 
 __all__ = [
     "Loaded",
@@ -12,5 +12,6 @@ __all__ = [
     "load_registry",
     "own_settings",
     "to_decoder",
+    "to_format",
     "to_schema",
 ]

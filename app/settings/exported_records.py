@@ -6,24 +6,29 @@ Pure but for the files. The folder is part of a version, whose manifest has the 
                              "windows": whether a row is a sequence, "records": the section of the settings}
     records/schema.avsc      the schema of records.avro.schema_file
     records/messages.pb      the descriptor set of records.protobuf.descriptor, compiled
+    records/NAME.py          the file of a format of the user's
 
 Neither the address of a registry nor any secret is in it: the server has its own.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import RecordsSettings, own_settings
+from millrace.app.settings.sections.records import RecordsSettings, own_settings, to_format
 from millrace.app.settings.sections.registry import RegistrySettings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import FOLDER as AGAINST
-from millrace.pipelines.formats import format_of
+from millrace.consumers.user_class import UserClass
+from millrace.pipelines.formats import every_format
+from millrace.training.model.setup.model_code import beside_sha256
 
 FOLDER = "records"
 _FILE = "records.json"
 _FORMAT = 1
+_READ_BY_SCHEMA = {form.name for form in every_format() if form.is_read_by_schema}
 _NOT_OF_THE_RECORDS = {"dead_letters", "registry"}
 
 
@@ -32,9 +37,18 @@ def write_exported_records(settings: Settings, version: Path) -> None:
     records, folder = settings.records, version / FOLDER
     folder.mkdir()
     section = records.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_OF_THE_RECORDS)
-    form = format_of(records.format)
+    form = to_format(records)
     if form.section is not None and (carried := form.carried(own_settings(records), folder)):
         section[form.section] |= carried
+    if isinstance(records.format, UserClass):
+        file = records.format.file
+        if beside := beside_sha256(file):
+            raise ConfigError(
+                f"records.format: {file.name} imports {', '.join(beside)} from beside it, and an export carries one "
+                "file; put all into it"
+            )
+        shutil.copyfile(file, folder / file.name)
+        section["format"] = f"{file.name}:{records.format.name}"
     body = {
         "format": _FORMAT,
         "registry": records.registry is not None,
@@ -66,7 +80,7 @@ def read_exported_records(version: Path, registry: RegistrySettings | None) -> t
             "as features"
         )
     section = body["records"]
-    if body["registry"] and format_of(section.get("format", "json")).is_read_by_schema:
+    if body["registry"] and section.get("format") in _READ_BY_SCHEMA:
         if registry is None:
             raise ConfigError("its records name schemas of a registry; write records.registry in the server's config")
         section = {**section, "registry": registry.model_dump(mode="json")}

@@ -21,14 +21,14 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "json": "json:JsonFormat",
         "avro": "avro:AvroFormat",
         "protobuf": "protobuf:ProtobufFormat",
-        "example": "example:ExampleFormat",
         "csv": "csv:CsvFormat",
         "raw": "plain:RawFormat",
+        "example": "example:ExampleFormat",
         "text": "plain:TextFormat",
         "bytes": "plain:BytesFormat",
     }
 )
-"""Each format, as module:class, in the order in which `millrace init` tries them on a topic's records."""
+"""Each format, as module:class."""
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from millrace.app.service.model_setup import model_file
-from millrace.app.settings import load, to_schema
+from millrace.app.settings import load, to_format, to_schema
 from millrace.pipelines.formats import make_decoder
 from millrace.training.checkpoints import CheckpointStore, Folder
 from millrace.training.model.setup.model_file import load as load_model
@@ -43,7 +43,7 @@ def as_arrays(records: list[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
 def test_a_record_is_what_the_settings_say(producer: dict[str, Any]) -> None:
     records = load(EXAMPLE / "digits.yaml", {}).settings.records
     images, digits = as_arrays(drawn(producer, 1, 500))
-    decoded = make_decoder(records.format, to_schema(records)).decode(drawn(producer, 1, 500))
+    decoded = make_decoder(to_format(records), to_schema(records)).decode(drawn(producer, 1, 500))
     np.testing.assert_array_equal(decoded.columns["image"], images)
     np.testing.assert_array_equal(decoded.columns["digit"], digits)
     assert set(digits) == set(range(10))

@@ -2,27 +2,43 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticKnownError
 
 from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
 from millrace.app.settings.record_roles import EventTimeSettings, WeightSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
+from millrace.consumers.user_class import UserClass, named_or_class
 from millrace.pipelines import schema
-from millrace.pipelines.formats import Decoder, every_format, format_of, make_decoder
+from millrace.pipelines.formats import FORMATS, Decoder, Format, every_format, format_of, make_decoder
 from millrace.pipelines.formats.avro import AvroSettings
 from millrace.pipelines.formats.csv.asked_columns import CsvSettings
 from millrace.pipelines.formats.protobuf import ProtobufSettings
 from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.schema import DTYPES, RAGGED, Schema
+from millrace.training.model.setup.model_code import model_sha256
+from millrace.training.model.setup.model_file import load_class
 
 _REGISTRY_S = 30.0
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
+
+
+def _spelt(value: Any) -> Any:
+    """Refuse what is neither a format of ours nor meant as a class in a file, as every choice of names is refused."""
+    if isinstance(value, UserClass) or value in FORMATS or (isinstance(value, str) and ".py" in value):
+        return value
+    *names, last = [repr(name) for name in FORMATS]
+    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+
+
+FormatName = Annotated[str | UserClass, *named_or_class(FORMATS, "./logfmt.py:LogFmt"), BeforeValidator(_spelt)]
 
 
 class DeadLetterSettings(Section):
@@ -56,13 +72,13 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "avro", "protobuf", "csv", "raw", "example", "text", "bytes"] = Field(
+    format: FormatName = Field(
         "json",
         description="json: a record is a JSON object. avro: it is a value of an Avro schema. protobuf: it is a "
         "message. csv: it is a row of columns. raw: it holds the fields' values one after another, "
         "little-endian, with nothing between them: features in their order, labels, weight, event time. "
         "example: it is a serialised tf.train.Example. text, bytes: it is one text, or bytes of any kind "
-        "such as an image; one field reads it as $value.",
+        "such as an image; one field reads it as $value. FILE.py:CLASS: a format of your own.",
     )
     registry: RegistrySettings | None = Field(
         None,
@@ -120,27 +136,23 @@ class RecordsSettings(Section):
 
     @model_validator(mode="after")
     def _fits_its_format(self) -> Self:
-        form, fields = format_of(self.format), to_schema(self)
+        # A class of the user's is not imported here: it is checked when its decoder is made.
+        form, fields = format_of(self.format) if isinstance(self.format, str) else None, to_schema(self)
         try:
             distinct_fields(fields)
         except ConfigError as error:
             raise ValueError(str(error).partition(": ")[2]) from error
-        for other in every_format():
-            section = other.section
-            if (
-                section is not None
-                and section != form.section
-                and getattr(self, section) != type(self).model_fields[section].default
-            ):
-                raise SettingError(
-                    section, f"this is about format: {other.name}, and the format is {self.format}; leave it out"
-                )
-        if self.registry is not None and form.registry_kind is None:
+        others = [other for other in every_format() if other is not form and other.section is not None]
+        for section, name in ((str(other.section), other.name) for other in others):
+            if getattr(self, section) != type(self).model_fields[section].default:
+                text = f"this is about format: {name}, and the format is {self.format}; leave it out"
+                raise SettingError(section, text)
+        if self.registry is not None and (form is None or form.registry_kind is None):
             *most, last = [other.name for other in every_format() if other.registry_kind is not None]
-            raise SettingError(
-                "registry",
-                f"this is about format: {', '.join(most)} or {last}, and the format is {self.format}; leave it out",
-            )
+            text = f"this is about format: {', '.join(most)} or {last}, and the format is {self.format}; leave it out"
+            raise SettingError("registry", text)
+        if form is None:
+            return self
         if (complaint := form.whole_complaint(fields.fields)) is not None:
             raise ValueError(complaint)
         try:
@@ -176,9 +188,23 @@ def told_answers(records: RecordsSettings) -> Iterator[str]:
         )
 
 
+def to_format(records: RecordsSettings) -> Format:
+    """Return the format of the records: one of ours, or the user's, which is imported. Raise ConfigError."""
+    if isinstance(records.format, str):
+        return format_of(records.format)
+    return _imported(records.format, model_sha256(records.format.file) if records.format.file.is_file() else "")
+
+
+@lru_cache(maxsize=8)
+def _imported(place: UserClass, sha256: str) -> Format:  # noqa: ARG001 - other code is another format
+    """Return a format of the user's, the same to all that ask in this process."""
+    found: Format = load_class(place.file, place.name, "records.format", Format)
+    return found
+
+
 def own_settings(records: RecordsSettings) -> Section | None:
     """Return the section of the records' format; None where the format has none."""
-    section = format_of(records.format).section
+    section = format_of(records.format).section if isinstance(records.format, str) else None
     own: Section | None = None if section is None else getattr(records, section)
     return own
 
@@ -189,7 +215,7 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     `wait_s`: how long it waits for a schema of the registry before it raises NotYetError.
     """
     schemas = None if records.registry is None else to_registry(records.registry, wait_s)
-    return make_decoder(records.format, to_schema(records), own_settings(records), schemas)
+    return make_decoder(to_format(records), to_schema(records), own_settings(records), schemas)
 
 
 def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None) -> Decoder:
@@ -198,7 +224,7 @@ def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None)
     Where a label, a weight and an event time lie in a record they are passed over, whatever they hold. `schemas` are
     those of the registry.
     """
-    form, whole = format_of(records.format), to_schema(records)
+    form, whole = to_format(records), to_schema(records)
     features = replace(whole, labels=(), weight=None, event_time=None)
     return make_decoder(form, features, form.narrowed(own_settings(records), whole, features), schemas)
 

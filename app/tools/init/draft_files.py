@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.app.service.native_log import load_tensorflow
-from millrace.app.settings import load, to_decoder
+from millrace.app.settings import load, to_decoder, to_format
 from millrace.app.tools.validate.record_check import Verdict
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk
-from millrace.pipelines.formats import format_of
 from millrace.pipelines.stream.decode import decode_chunk
 
 CONFIG, MODEL = "millrace.yaml", "model.py"
@@ -54,7 +53,7 @@ def write(folder: Path, draft: Draft) -> None:
 def verdicts_of(config: Path, chunks: Sequence[Chunk]) -> Counter[Verdict]:
     """Return the verdicts on the records that do not decode by the config. Raise ConfigError where none can be read."""
     records = load(config).settings.records
-    if format_of(records.format).loads_tensorflow or any(feature.image for feature in records.features.values()):
+    if to_format(records).loads_tensorflow or any(feature.image for feature in records.features.values()):
         load_tensorflow()  # these decoders import it, and it would print its native lines
     decoder = to_decoder(records)
     decoded = [decode_chunk(chunk, decoder) for chunk in chunks]

@@ -148,7 +148,9 @@ def look_at(
         return _by_registry(sample, numbers)
     if hints.file is not None:
         return _by_file(sample, hints.file)
-    return next((look for form in every_format() if (look := form.draft(sample)) is not None), None) or _unknown(values)
+    # Last the formats of texts, as which the records of others may be read by chance.
+    forms = sorted(every_format(), key=lambda form: form.is_text)
+    return next((look for form in forms if (look := form.draft(sample)) is not None), None) or _unknown(values)
 
 
 def schema_numbers(values: Sequence[bytes]) -> list[int]:

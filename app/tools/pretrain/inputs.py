@@ -97,6 +97,10 @@ def served(
         )
     if len(forms) > 1:
         raise ConfigError("--service: the archive has Parquet and TFRecord shards, and a service reads one kind")
+    if not isinstance(settings.records.format, str):
+        raise ConfigError(
+            f"--service: the workers of a service know no {settings.records.format}; pretrain without --service"
+        )
     work = Work(
         form=forms.pop(),
         version=version(),

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from millrace.app.service.sampling import read_between
-from millrace.app.settings import Settings, load, own_settings, to_decoder, to_schema
+from millrace.app.settings import Settings, load, own_settings, to_decoder, to_format, to_schema
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.broker import free_port
@@ -34,7 +34,6 @@ from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.pipelines.formats import format_of
 from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import decode_chunk
 from millrace.training.checkpoints.folder import Folder
@@ -124,7 +123,7 @@ def _streams(
     """
     records, training = settings.records, settings.training
     framed = records.registry is not None
-    draws = Generated(format_of(records.format), to_schema(records), seed, own_settings(records), framed=framed)
+    draws = Generated(to_format(records), to_schema(records), seed, own_settings(records), framed=framed)
     block = training.batch_size * training.batches_per_call
     most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None
@@ -231,8 +230,10 @@ def set_group_apart(settings: Settings, bootstrap: str, path: Path, workers: int
 def _changed(values: dict[str, Any], settings: Settings, bootstrap: str) -> dict[str, Any]:
     build = settings.model.build
     kafka = {key: values["kafka"][key] for key in _KAFKA_KEPT}
+    form = settings.records.format
     return {
         **values,
+        "records": {**values["records"], "format": form if isinstance(form, str) else form.place},
         "kafka": {**kafka, "bootstrap_servers": [bootstrap]},
         "model": {**values["model"], "build": f"{build.file}:{build.function}"},
     }

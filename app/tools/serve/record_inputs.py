@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from millrace.app.settings.exported_records import read_exported_records
-from millrace.app.settings.sections.records import RecordsSettings, to_feature_decoder, to_schema
+from millrace.app.settings.sections.records import RecordsSettings, to_feature_decoder, to_format, to_schema
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.app.tools.serve.json_tensors import BASE64, Array, ServingError, bad_request, bytes_of
 from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
 from millrace.consumers.records import Chunk, Headers, Partition
-from millrace.pipelines.formats import format_of
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schema, Schemas
@@ -56,7 +55,7 @@ class RecordInputs:
         Raises ConfigError if the fields or the files of the settings do not fit each other.
         """
         self._format, self._framed = records.format, framed
-        self._is_text = format_of(records.format).is_text
+        self._is_text = to_format(records).is_text
         self._decoder = to_feature_decoder(records, schemas)
         whole, features = to_schema(records), self._decoder.schema
         self._raw = (

@@ -12,6 +12,7 @@ from millrace.app.tools.validate.detector_check import detector_checks
 from millrace.app.tools.validate.kafka_check import kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, model_checks
 from millrace.app.tools.validate.plugin_checks import writer_checks
+from millrace.app.tools.validate.record_check import format_checks
 from millrace.app.tools.validate.settings_checks import (
     archive_check,
     certificate_check,
@@ -30,6 +31,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     settings = yield from _settings_checks(path)
     if settings is None:
         return
+    yield from format_checks(settings.records)
     yield tokens_check(settings)
     if settings.api.read_tokens_dir is not None:
         yield read_tokens_check(settings.api.read_tokens_dir)

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.service.sampling import Positions, read_between
-from millrace.app.settings import Settings, to_decoder
+from millrace.app.settings import Settings, to_decoder, to_format, to_schema
+from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
+from millrace.pipelines.formats.conformance import findings
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.stream.decode import Refused, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
@@ -38,6 +40,23 @@ _WAY_OUT: Mapping[Reason, str] = {
 }
 
 Verdict = tuple[Reason, str | None]
+
+
+def format_checks(records: RecordsSettings) -> Iterator[CheckResult]:
+    """Check that a format of the user's keeps what every format keeps, a line for each law; nothing for one of ours."""
+    if isinstance(records.format, str):
+        return
+    try:
+        form = to_format(records)
+    except MillraceError as error:
+        yield fail("format", error)
+        return
+    for found in findings(form, to_schema(records)):
+        if found.fault is None:
+            yield ok("format", found.law)
+        else:
+            text = f"records.format: {records.format}: it does not hold that {found.law}: {found.fault}"
+            yield fail("format", ConfigError(text))
 
 
 def sample_check(
