@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from millrace.app.monitoring.models import Check, Health
 from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
-from millrace.training.telemetry.phases import Phase, PhaseSnapshot
+from millrace.training.telemetry.phases import Phase
 
 
 def alive(snapshot: Snapshot) -> list[Check]:
     """Return the checks of a liveness probe."""
     phase = snapshot.phase
     gone = not snapshot.alive and phase.phase is not Phase.ENDED
+    past = f", which is past its limit of {phase.limit_s:g} s" if phase.hung else ""
     return [
         Check(check="trainer", ok=not gone, detail="its thread is gone" if gone else "its thread is there"),
         Check(
@@ -27,7 +28,7 @@ def alive(snapshot: Snapshot) -> list[Check]:
         Check(
             check="progress",
             ok=not phase.hung,
-            detail=f"{phase.phase} for {phase.for_s:.1f} s{_past(phase)}",
+            detail=f"{phase.phase} for {phase.for_s:.1f} s{past}",
         ),
     ]
 
@@ -67,10 +68,6 @@ def ready(snapshot: Snapshot) -> list[Check]:
             detail="nothing holds the learning" if snapshot.held is None else f"paused: {snapshot.held.why}",
         ),
     ]
-
-
-def _past(phase: PhaseSnapshot) -> str:
-    return f", which is past its limit of {phase.limit_s:g} s" if phase.hung else ""
 
 
 def health_of(snapshot: Snapshot, checks: Sequence[Check], *, verbose: bool) -> Health:

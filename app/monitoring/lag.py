@@ -53,9 +53,17 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     known = [count for count in counts.values() if count is not None]
     records = sum(known) if known and len(known) == len(counts) else None
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
-    partitions = {
-        partition: _partition_seconds(snapshot, partition, count, caught_up) for partition, count in counts.items()
-    }
+    partitions = dict[Partition, float | None]()
+    for partition, count in counts.items():
+        # A partition is learnt up to the last record of its last settled chunk.
+        settled, fetched = snapshot.fingerprints.get(partition), snapshot.source.lag.partitions.get(partition)
+        partitions[partition] = _seconds(
+            snapshot.at,
+            count,
+            None if settled is None else settled.timestamp_ms,
+            caught_up.partitions.get(partition),
+            None if fetched is None else fetched.seconds,
+        )
     # What was learnt of other partitions meanwhile says nothing of those that a transaction holds.
     held = [seconds for partition in snapshot.source.open_transactions if (seconds := partitions.get(partition))]
     fetching = [lag.seconds for partition, lag in snapshot.source.lag.partitions.items() if partition in counts]
@@ -80,21 +88,6 @@ def _seconds(
     return max(0.0, now - max(known), fetching or 0.0) if known else None
 
 
-def _partition_seconds(
-    snapshot: Snapshot, partition: Partition, records: int | None, caught_up: CaughtUp
-) -> float | None:
-    """Return one partition's lag; it is learnt up to the last record of its last settled chunk."""
-    settled = snapshot.fingerprints.get(partition)
-    fetching = snapshot.source.lag.partitions.get(partition)
-    return _seconds(
-        snapshot.at,
-        records,
-        None if settled is None else settled.timestamp_ms,
-        caught_up.partitions.get(partition),
-        None if fetching is None else fetching.seconds,
-    )
-
-
 def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
     """Return the seconds until Kafka may remove, for its age, the oldest record that is not learnt.
 
@@ -113,7 +106,19 @@ def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
 
 def partition_lags(snapshot: Snapshot, lag: LearntLag) -> Mapping[str, PartitionLagView]:
     """Return each partition's lag, by `topic:number`."""
-    return {str(partition): _view(snapshot, partition, lag) for partition in snapshot.ledger.partitions}
+    views, source = {}, snapshot.source
+    for partition, settled in snapshot.ledger.partitions.items():
+        fetching, blocking = source.lag.partitions.get(partition), source.open_transactions.get(partition)
+        views[str(partition)] = PartitionLagView(
+            position=settled.position,
+            fetched=None if fetching is None else fetching.position,
+            end=None if fetching is None else fetching.end,
+            readable_end=None if blocking is None else blocking.offset,
+            lag_records=behind(snapshot, partition),
+            lag_s=lag.partitions.get(partition),
+            same_topic=_SHOWN.get(source.recognised.get(partition)),
+        )
+    return views
 
 
 def behind(snapshot: Snapshot, partition: Partition) -> int | None:
@@ -125,17 +130,3 @@ def behind(snapshot: Snapshot, partition: Partition) -> int | None:
     fetching = snapshot.source.lag.partitions.get(partition) if snapshot.source.connected else None
     end = None if fetching is None else fetching.end
     return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)
-
-
-def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> PartitionLagView:
-    fetching = snapshot.source.lag.partitions.get(partition)
-    blocking = snapshot.source.open_transactions.get(partition)
-    return PartitionLagView(
-        position=snapshot.ledger.partitions[partition].position,
-        fetched=None if fetching is None else fetching.position,
-        end=None if fetching is None else fetching.end,
-        readable_end=None if blocking is None else blocking.offset,
-        lag_records=behind(snapshot, partition),
-        lag_s=lag.partitions.get(partition),
-        same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)),
-    )

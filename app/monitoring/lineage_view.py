@@ -82,6 +82,9 @@ def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
 def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) -> dict[str, Any]:
     """Return the fields of `RewindPlanAnswer` that describe the plan."""
     learnt_to = plan.event_span.newest_ms
+    skips = skips_of(plan.orders, plan.history) or ()
+    # Those that hold and come from an earlier command; the planned one has no number yet.
+    earlier = [skip for skip in skips if skip.lifted_by is None and skip.number != UNPUBLISHED]
     return {
         "to": plan.to.number,
         "step": plan.to.step,
@@ -95,11 +98,6 @@ def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) ->
         "gone": plan.gone,
         "takes_s": plan.replayed / per_s if per_s else None,
         "advice": plan.advice(policy),
-        "skips": [skip for skip in skips_of(plan.orders, plan.history) or () if _is_earlier(skip)] or None,
+        "skips": earlier or None,
         "partitions": {str(partition): replay for partition, replay in plan.partitions.items()},
     }
-
-
-def _is_earlier(skip: SkipView) -> bool:
-    """Return whether a skip holds and comes from an earlier command; the planned one has no number yet."""
-    return skip.lifted_by is None and skip.number != UNPUBLISHED

@@ -110,10 +110,22 @@ class Observer:
     def look(self) -> Observation:
         """Take a snapshot, and compare it with those before."""
         snapshot = self._take()
-        sample = _sample(snapshot)
+        lags = snapshot.source.lag.partitions
+        ends = [lag.end for lag in lags.values() if lag.end is not None]
+        sample = _LastLook(
+            clock=snapshot.clock,
+            ends=sum(ends) if ends and len(ends) == len(lags) else None,
+            partitions=len(lags),
+            incarnation=snapshot.ledger.incarnation,
+            waiting_records_s=snapshot.stream.feed.waiting_records_s if snapshot.fetching_began else None,
+            members=() if snapshot.group is None else snapshot.group.members,
+        )
         if self._samples and self._samples[-1].incarnation != sample.incarnation:
             self._caught_up = CaughtUp()  # a rewind: what was caught up with is ahead again
-        self._remember(sample)
+        if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
+            self._samples.append(sample)
+        while self._samples[0].clock < sample.clock - _KEPT_S:
+            self._samples.popleft()
         lag = learnt_lag(snapshot, self._caught_up)
         self._caught_up = caught_up(snapshot, self._caught_up)
         self._keeps_up = _keeps_up(snapshot, lag, before=self._keeps_up)
@@ -128,12 +140,6 @@ class Observer:
             paces=self._paces(sample),
             loop_lag_p99_s=self._loop_lag.p99_s(),
         )
-
-    def _remember(self, sample: _LastLook) -> None:
-        if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
-            self._samples.append(sample)
-        while self._samples[0].clock < sample.clock - _KEPT_S:
-            self._samples.popleft()
 
     def _problems(self, snapshot: Snapshot) -> tuple[Trouble, ...]:
         for kind, rise in self._refusals.items():
@@ -186,16 +192,3 @@ def _keeps_up(snapshot: Snapshot, lag: LearntLag, *, before: bool) -> bool:
     if lag.seconds is None or not snapshot.source.connected:
         return False
     return lag.seconds < (_BEHIND_FROM_S if before else _CAUGHT_UP_BELOW_S)
-
-
-def _sample(snapshot: Snapshot) -> _LastLook:
-    lags = snapshot.source.lag.partitions
-    ends = [lag.end for lag in lags.values() if lag.end is not None]
-    return _LastLook(
-        clock=snapshot.clock,
-        ends=sum(ends) if ends and len(ends) == len(lags) else None,
-        partitions=len(lags),
-        incarnation=snapshot.ledger.incarnation,
-        waiting_records_s=snapshot.stream.feed.waiting_records_s if snapshot.fetching_began else None,
-        members=() if snapshot.group is None else snapshot.group.members,
-    )

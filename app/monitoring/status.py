@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from millrace.app.monitoring.all_figures import shown_within
 from millrace.app.monitoring.lag import partition_lags, retention_s_left
@@ -31,12 +32,14 @@ from millrace.consumers.metric import to_float32
 from millrace.consumers.units import format_duration
 from millrace.pipelines.stream.offset_counts import OffsetCounts
 from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.trainer.board import Posting
 
 
 def status_of(observation: Observation) -> Status:
     """Return everything at a glance."""
-    snapshot = observation.snapshot
+    snapshot, lag = observation.snapshot, observation.lag
     throughput = throughput_of(observation)
+    assigned, waiting = len(snapshot.ledger.partitions), len(snapshot.source.waiting_partitions)
     return Status(
         **stamp(snapshot),
         state=snapshot.phase.phase,
@@ -45,19 +48,56 @@ def status_of(observation: Observation) -> Status:
         verdict=verdict_of(observation, throughput),
         mood=mood_of(observation),
         problems=observation.problems,
-        stream=_stream(observation),
+        stream=StreamView(
+            lag_records=lag.records,
+            lag_s=lag.seconds,
+            staleness_s=snapshot.meter.freshness_s or None,
+            catch_up_s=catch_up_s(observation),
+            retention_s_left=retention_s_left(snapshot, lag),
+            partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
+        ),
         throughput=throughput,
         records=records_of(snapshot),
-        live=_live(snapshot),
-        training=_training(snapshot),
-        checkpoint=_checkpoint(snapshot),
         skips=skips_of(snapshot.ledger.orders, snapshot.ledger.partitions),
         rewound=rewound_of(snapshot.ledger.orders),
-        model=_model(snapshot),
-        kafka=_kafka(snapshot),
+        model=ModelView(
+            build=str(snapshot.settings.model.build),
+            sha256=snapshot.provenance.get("model_sha256"),
+            parameters=None if snapshot.posting is None else snapshot.posting.model.parameters,
+        ),
+        kafka=KafkaView(
+            connected=snapshot.source.connected,
+            cluster_id=snapshot.provenance.get("cluster_id"),
+            group=snapshot.settings.kafka.group,
+            topics=snapshot.settings.kafka.topics,
+        ),
         group=group_of(observation),
         **shown_within("", snapshot.figures),
+        **({} if snapshot.posting is None else _posted(snapshot, snapshot.posting)),
     )
+
+
+def _posted(snapshot: Snapshot, posting: Posting) -> dict[str, Any]:
+    """Return the parts of the status that the trainer posts."""
+    training = TrainingView(
+        step=posting.step,
+        learning_rate=to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
+        replicas=posting.model.replicas,
+        device=", ".join(posting.model.devices),
+        incarnation=snapshot.ledger.incarnation,
+        hyperparameters_changed=posting.changes or None,
+        **shown_within("training", snapshot.figures),
+    )
+    if (save := posting.last_save) is None:
+        return {"live": _live(posting.live), "training": training}
+    names = ("number", "parent", "step", "reason", "ordered_by", "note")
+    checkpoint = CheckpointView(
+        **{name: getattr(save.manifest, name) for name in names},
+        age_s=max(0.0, snapshot.at - save.made_at),
+        took_s=save.took_s,
+        stall_ms=None if save.stall_s is None else save.stall_s * 1000,
+    )
+    return {"live": _live(posting.live), "training": training, "checkpoint": checkpoint}
 
 
 def lag_answer(observation: Observation) -> LagAnswer:
@@ -104,100 +144,30 @@ def records_of(snapshot: Snapshot) -> RecordsView:
     )
 
 
-def _stream(observation: Observation) -> StreamView:
-    snapshot, lag = observation.snapshot, observation.lag
-    assigned = len(snapshot.ledger.partitions)
-    waiting = len(snapshot.source.waiting_partitions)
-    return StreamView(
-        lag_records=lag.records,
-        lag_s=lag.seconds,
-        staleness_s=snapshot.meter.freshness_s or None,
-        catch_up_s=catch_up_s(observation),
-        retention_s_left=retention_s_left(snapshot, lag),
-        partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
-    )
-
-
-def _live(snapshot: Snapshot) -> LiveView | None:
-    if snapshot.posting is None:
-        return None
-    live = snapshot.posting.live
-    own = LiveView.model_fields.keys()
-    values = {f"{name}_" if name in own else name: value for name, value in _finite(live.values).items()}
+def _live(live: LiveSnapshot) -> LiveView:
+    own, name, ahead = LiveView.model_fields.keys(), live.watch.name, live.ahead_of_guessing
+    values, baseline = _finite(live.values), _finite(live.baseline)
     return LiveView(
         headline=headline(live),
-        watch=_watch(live),
+        watch=WatchView(
+            metric=name,
+            better="higher" if live.watch.higher_is_better else "lower",
+            value=values.get(name),
+            baseline=baseline.get(name),
+            guess=live.guesses.get(name) if name in live.baseline else None,
+            ahead=None if ahead is None else to_float32(ahead),
+        ),
         scored=live.scored,
         window=format_duration(live.window_s),
         records=live.records,
         age_s=live.age_s,
-        baseline=_finite(live.baseline),
+        baseline=baseline,
         guesses={name: words for name, words in live.guesses.items() if name in live.baseline},
         cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},
-        **values,
-    )
-
-
-def _watch(live: LiveSnapshot) -> WatchView:
-    name = live.watch.name
-    ahead = live.ahead_of_guessing
-    return WatchView(
-        metric=name,
-        better="higher" if live.watch.higher_is_better else "lower",
-        value=_finite(live.values).get(name),
-        baseline=_finite(live.baseline).get(name),
-        guess=live.guesses.get(name) if name in live.baseline else None,
-        ahead=None if ahead is None else to_float32(ahead),
+        **{f"{name}_" if name in own else name: value for name, value in values.items()},
     )
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
     """Round values to the digits that float32 holds, and leave out those that are not finite, as JSON has none."""
     return {name: to_float32(value) for name, value in values.items() if math.isfinite(value)}
-
-
-def _training(snapshot: Snapshot) -> TrainingView | None:
-    posting = snapshot.posting
-    if posting is None:
-        return None
-    return TrainingView(
-        step=posting.step,
-        learning_rate=to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
-        replicas=posting.model.replicas,
-        device=", ".join(posting.model.devices),
-        incarnation=snapshot.ledger.incarnation,
-        hyperparameters_changed=posting.changes or None,
-        **shown_within("training", snapshot.figures),
-    )
-
-
-def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
-    if snapshot.posting is None or snapshot.posting.last_save is None:
-        return None
-    save = snapshot.posting.last_save
-    manifest = save.manifest
-    return CheckpointView(
-        **{name: getattr(manifest, name) for name in ("number", "parent", "step", "reason", "ordered_by", "note")},
-        age_s=max(0.0, snapshot.at - manifest.created.timestamp()),
-        took_s=save.took_s,
-        stall_ms=None if save.stall_s is None else save.stall_s * 1000,
-    )
-
-
-def _model(snapshot: Snapshot) -> ModelView:
-    posting = snapshot.posting
-    return ModelView(
-        build=str(snapshot.settings.model.build),
-        sha256=snapshot.provenance.get("model_sha256"),
-        parameters=None if posting is None else posting.model.parameters,
-    )
-
-
-def _kafka(snapshot: Snapshot) -> KafkaView:
-    kafka = snapshot.settings.kafka
-    return KafkaView(
-        connected=snapshot.source.connected,
-        cluster_id=snapshot.provenance.get("cluster_id"),
-        group=kafka.group,
-        topics=kafka.topics,
-    )

@@ -14,7 +14,6 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.app.monitoring.models import Trouble
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import OVER, Snapshot
 from millrace.app.monitoring.throughput import throughput_of
@@ -22,7 +21,6 @@ from millrace.app.monitoring.verdict import headline, verdict_of
 from millrace.consumers.reasons import Reason
 from millrace.consumers.suggested_command import suggested_command
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
-from millrace.training.trainer.board import Posting
 
 log = logging.getLogger(__name__)
 _REPORTED_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
@@ -100,18 +98,16 @@ class Noticing:
         for reason, count in snapshot.letters.by_reason.items():
             flow = self._flows.setdefault(reason, _SetAsideSurge())
             if count > flow.reported and snapshot.clock >= flow.quiet_until and reason not in _REPORTED_ONE_BY_ONE:
-                self._tell_set_aside(reason, snapshot.letters.in_words(reason), count - flow.reported)
+                new, words = count - flow.reported, snapshot.letters.in_words(reason)
+                records = "1 record was" if new == 1 else f"{new:,} records were"
+                sentence = _SENTENCES.get(reason, f"{{}} set aside as {words}.").format(records)
+                if reason is Reason.UPDATE_NOT_FINITE:
+                    self._tell(EventKind.NOT_FINITE, sentence, Severity.WARNING, records=new)
+                else:
+                    self._tell(EventKind.SET_ASIDE, sentence, reason=reason.value, records=new)
                 recurs = snapshot.clock < flow.quiet_until + flow.pause_s
                 flow.pause_s = min(2 * flow.pause_s, _LONGEST_PAUSE_S) if recurs else _FIRST_PAUSE_S
                 flow.reported, flow.quiet_until = count, snapshot.clock + flow.pause_s
-
-    def _tell_set_aside(self, reason: Reason, words: str, count: int) -> None:
-        records = "1 record was" if count == 1 else f"{count:,} records were"
-        sentence = _SENTENCES.get(reason, f"{{}} set aside as {words}.").format(records)
-        if reason is Reason.UPDATE_NOT_FINITE:
-            self._tell(EventKind.NOT_FINITE, sentence, Severity.WARNING, records=count)
-        else:
-            self._tell(EventKind.SET_ASIDE, sentence, reason=reason.value, records=count)
 
 
 _PAUSE_S = 60.0
@@ -157,7 +153,9 @@ class StatusLog:
                 logged.unlogged += 1
             logged.present = True
             if logged.began is None and clock >= logged.quiet_until:
-                _log_problem(trouble, logged.unlogged)
+                level = logging.ERROR if kind in _ERRORS else logging.WARNING
+                often = f" It came {logged.unlogged} more times since it was logged last." if logged.unlogged else ""
+                log.log(level, "%s%s %s", trouble.what, often, trouble.fix, extra={"problem": kind, "over": False})
                 logged.began, logged.quiet_until, logged.unlogged = clock, clock + _PAUSE_S, 0
         for kind, logged in self._problems.items():
             if not is_over(kind, now):
@@ -176,7 +174,10 @@ class StatusLog:
             return
         records = "1 record was" if new.total() == 1 else f"{new.total():,} records were"
         reasons = ", ".join(f"{count:,} {snapshot.letters.in_words(reason)}" for reason, count in new.most_common())
-        text = f"{records} set aside: {reasons}. {_where_they_are(snapshot)}"
+        topic = snapshot.settings.records.dead_letters.topic
+        listed = f"`{suggested_command('dead-letters', 'list')}` shows them; they are in the topic {topic}."
+        keep = "Set records.dead_letters.topic to keep such records."
+        text = f"{records} set aside: {reasons}. {keep if topic is None else listed}"
         log.warning(
             text, extra={"set_aside": {reason.value: count for reason, count in new.items()}, "total": counts.total()}
         )
@@ -194,22 +195,15 @@ class StatusLog:
             log.info(verdict_of(observation, throughput), extra=_facts(observation, throughput.bound_by))
 
 
-def _log_problem(trouble: Trouble, unlogged: int) -> None:
-    level = logging.ERROR if trouble.problem in _ERRORS else logging.WARNING
-    often = f" It came {unlogged} more times since it was logged last." if unlogged else ""
-    log.log(level, "%s%s %s", trouble.what, often, trouble.fix, extra={"problem": trouble.problem, "over": False})
-
-
-def _where_they_are(snapshot: Snapshot) -> str:
-    topic = snapshot.settings.records.dead_letters.topic
-    if topic is None:
-        return "Set records.dead_letters.topic to keep such records."
-    return f"`{suggested_command('dead-letters', 'list')}` shows them; they are in the topic {topic}."
-
-
 def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:
     """Return the numbers behind the sentence; what is not known is left out."""
-    snapshot, lag = observation.snapshot, observation.lag
+    snapshot, lag, posting = observation.snapshot, observation.lag, observation.snapshot.posting
+    scores: dict[str, Any] = {}
+    if posting is not None and posting.live.values:
+        live, name = posting.live, headline(posting.live)
+        digits = {"value": live.values.get(name), "baseline": live.baseline.get(name), "loss": live.values.get("loss")}
+        scores = {"metric": name, **{key: float(f"{one:.5g}") for key, one in digits.items() if one is not None}}
+        scores["checkpoint"] = None if posting.last_save is None else posting.last_save.number
     facts = {
         "state": snapshot.phase.phase.value,
         "records_per_s": round(snapshot.meter.records_per_s["1m"], 1),
@@ -219,20 +213,7 @@ def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:
         "bound_by": bound_by,
         "learnt": snapshot.ledger.tally.learnt,
         "set_aside": sum(snapshot.ledger.tally.set_aside.values()),
-        **_scores(snapshot.posting),
+        **scores,
         "problems": [trouble.problem for trouble in observation.problems] or None,
     }
     return {name: fact for name, fact in facts.items() if fact is not None}
-
-
-def _scores(posting: Posting | None) -> dict[str, Any]:
-    if posting is None or not posting.live.values:
-        return {}
-    live, name = posting.live, headline(posting.live)
-    scores = {"metric": name, "value": live.values.get(name), "baseline": live.baseline.get(name)}
-    last = posting.last_save
-    return {
-        **{key: float(f"{score:.5g}") if isinstance(score, float) else score for key, score in scores.items()},
-        "loss": float(f"{live.values['loss']:.5g}") if "loss" in live.values else None,
-        "checkpoint": None if last is None else last.manifest.number,
-    }

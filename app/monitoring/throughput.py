@@ -3,7 +3,7 @@
 Pure; runs anywhere.
 """
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Literal
 
 from millrace.app.monitoring.models import GroupView, LoopLagView, MemberView, QueueView, ThroughputView, Trouble
@@ -24,7 +24,9 @@ def throughput_of(observation: Observation) -> ThroughputView:
     """Return how fast it learns, and what holds it back."""
     meter = observation.snapshot.meter
     waiting = _waiting(observation)
-    bound = None if _unknown(observation) else _bound(waiting)
+    bounds: tuple[Bound, ...] = ("records", "input", "compute", "workers")
+    most = max(bounds, key=lambda name: waiting.get(name, 0.0))
+    bound = most if waiting.get(most) and not _unknown(observation) else None
     return ThroughputView(
         records_per_s=meter.records_per_s,
         arriving_per_s=observation.arriving_per_s,
@@ -125,7 +127,11 @@ def _waiting(observation: Observation) -> dict[str, float]:
     """
     shares = observation.snapshot.meter.waiting
     blocks = shares["blocks"]
-    starved = observation.starved if observation.starved is not None else _starved_so_far(observation.snapshot)
+    starved = observation.starved
+    if starved is None:  # until there are two samples, the share of the pipeline's waits so far
+        feed = observation.snapshot.stream.feed
+        waits = feed.waiting_records_s + feed.waiting_decode_s
+        starved = feed.waiting_records_s / waits if waits else 1.0
     records = blocks if observation.keeps_up else min(blocks, starved)
     others = shares["workers"]
     group = {} if observation.snapshot.group is None else {"workers": others}
@@ -140,47 +146,28 @@ def _waiting(observation: Observation) -> dict[str, float]:
     }
 
 
-def _starved_so_far(snapshot: Snapshot) -> float:
-    """Return the share of the pipeline's waits that was for records; used until there are two samples."""
-    feed = snapshot.stream.feed
-    waits = feed.waiting_records_s + feed.waiting_decode_s
-    return feed.waiting_records_s / waits if waits else 1.0
-
-
-def _bound(waiting: Mapping[str, float]) -> Bound | None:
-    bounds: tuple[Bound, ...] = ("records", "input", "compute", "workers")
-    bound = max(bounds, key=lambda name: waiting.get(name, 0.0))
-    return bound if waiting.get(bound) else None
-
-
 def _advice(bound: Bound | None, observation: Observation) -> str:
     if (unknown := _unknown(observation)) is not None:
         return unknown
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":
-        more = _more(observation)
+        posting = observation.snapshot.posting
+        here = () if posting is None else posting.model.devices
+        more = "another GPU" if any("GPU" in device for device in here) else "more CPU cores, or a GPU,"
         return f"Compute is the limit: a larger training.batch_size, more batches_per_call or {more} would help."
     if bound == "input":
         return (
             "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
         )
-    return _advice_on_waiting(slowest(observation)) if bound == "workers" else _advice_on_records(observation)
-
-
-def _more(observation: Observation) -> str:
-    """Return which further devices would help."""
-    posting = observation.snapshot.posting
-    here = () if posting is None else posting.model.devices
-    return "another GPU" if any("GPU" in device for device in here) else "more CPU cores, or a GPU,"
-
-
-def _advice_on_waiting(slow: int | None) -> str:
-    which = "" if slow is None else f", above all for {member_name(slow)}"
-    return (
-        f"Waiting for the other workers is the limit{which}: the same cores for each, evenly filled partitions, or "
-        "longer steps by a larger training.batch_size would help."
-    )
+    if bound == "workers":
+        slow = slowest(observation)
+        which = "" if slow is None else f", above all for {member_name(slow)}"
+        return (
+            f"Waiting for the other workers is the limit{which}: the same cores for each, evenly filled partitions, or "
+            "longer steps by a larger training.batch_size would help."
+        )
+    return _advice_on_records(observation)
 
 
 def _advice_on_records(observation: Observation) -> str:
@@ -205,8 +192,19 @@ def group_of(observation: Observation) -> GroupView | None:
     report = observation.snapshot.group
     if report is None:
         return None
-    members = {str(index): _member(observation, index) for index in range(len(report.addresses))}
-    paces = observation.paces
+    awaited, paces = waited_for(observation), observation.paces
+    members = {}
+    for index, address in enumerate(report.addresses):
+        name = member_name(index)
+        said = {} if not report.members else asdict(report.members[index])
+        members[str(index)] = MemberView(
+            name=name,
+            address=address,
+            missing=name in awaited or None,
+            records_per_s=paces[index].records_per_s if said and paces else None,
+            waiting=paces[index].waiting if said and paces else None,
+            **{**said, "states": list(said.get("states", ())) or None},
+        )
     return GroupView(
         workers=len(report.addresses),
         worker=report.index,
@@ -238,24 +236,3 @@ def waited_for(observation: Observation) -> list[str]:
     report = observation.snapshot.group
     waits = observation.snapshot.phase.phase is Phase.WAITING
     return [member_name(index) for index in report.missing] if report is not None and waits else []
-
-
-def _member(observation: Observation, index: int) -> MemberView:
-    report = observation.snapshot.group
-    assert report is not None
-    missing = member_name(index) in waited_for(observation)
-    known = MemberView(name=member_name(index), address=report.addresses[index], missing=missing or None)
-    if not report.members:
-        return known
-    member, paces = report.members[index], observation.paces
-    return known.model_copy(
-        update={
-            "partitions": member.partitions,
-            "lag_records": member.lag_records,
-            "learnt": member.learnt,
-            "records_per_s": round(paces[index].records_per_s, 1) if paces else None,
-            "waited_s": round(member.waited_s, 3),
-            "waiting": round(paces[index].waiting, 3) if paces else None,
-            "states": list(member.states) or None,
-        }
-    )

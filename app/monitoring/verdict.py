@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from millrace.app.monitoring.models import ThroughputView, Trouble
+from millrace.app.monitoring.models import ThroughputView
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
 from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unread_because, waited_for
@@ -36,7 +36,9 @@ _OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 def verdict_of(observation: Observation, throughput: ThroughputView) -> str:
     """Return the verdict."""
-    return " ".join([*_state(observation, throughput), *_problems(observation)])
+    count = len(observation.problems)
+    problems = [f"{count} problem{'s' if count > 1 else ''} to look at."] if count else []
+    return " ".join([*_state(observation, throughput), *problems])
 
 
 def mood_of(observation: Observation) -> Mood:
@@ -54,7 +56,11 @@ def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
     if (over := _not_at_work(observation)) is not None:
         return [over]
     if _stands_still(observation, throughput) and (why := unread_because(observation)) is not None:
-        return [_waiting_for_kafka(observation, why) if kafka_is_away(observation) else why.what, *_live(observation)]
+        if not kafka_is_away(observation):
+            return [why.what, *_live(observation)]
+        for_s = max(0.0, observation.snapshot.at - datetime.fromisoformat(why.since).timestamp())
+        away = f"Kafka has been away for {_span(for_s)}; the learning goes on by itself when it answers."
+        return [away, *_live(observation)]
     if phase.phase is Phase.PAUSED:
         return [f"Paused: {_sentence(phase.reason or 'asked to')}", *_behind_sentence(observation), *_live(observation)]
     return [_at_work(observation, throughput), *_live(observation)]
@@ -81,11 +87,6 @@ def _stands_still(observation: Observation, throughput: ThroughputView) -> bool:
     return not throughput.records_per_s["10s"]
 
 
-def _waiting_for_kafka(observation: Observation, away: Trouble) -> str:
-    for_s = max(0.0, observation.snapshot.at - datetime.fromisoformat(away.since).timestamp())
-    return f"Kafka has been away for {_span(for_s)}; the learning goes on by itself when it answers."
-
-
 def _at_work(observation: Observation, throughput: ThroughputView) -> str:
     resting = observation.snapshot.phase.phase is Phase.IDLE or observation.lag.records == 0
     # A steady stream is caught up between any two calls: only one that has stood still for a while is waited for.
@@ -95,10 +96,6 @@ def _at_work(observation: Observation, throughput: ThroughputView) -> str:
         return "At work without a partition: there are more workers than partitions."
     if at_the_first(observation):
         return " ".join(["At work on the first records.", *_behind_sentence(observation)])
-    return _learning(observation, throughput)
-
-
-def _learning(observation: Observation, throughput: ThroughputView) -> str:
     rate = throughput.records_per_s["10s"]
     facts = [f"{rate:,.0f} records/s" if rate >= 10 else f"{rate:.1f} records/s"]
     group = observation.snapshot.group
@@ -152,11 +149,6 @@ def in_words(name: str) -> str:
 def headline(live: LiveSnapshot) -> str:
     """Return the metric to show first: the watched one, or the loss where a window has no value of it."""
     return live.watch.name if live.watch.name in live.values else next(iter(live.values), LOSS)
-
-
-def _problems(observation: Observation) -> list[str]:
-    count = len(observation.problems)
-    return [f"{count} problem{'s' if count > 1 else ''} to look at."] if count else []
 
 
 def _sentence(text: str) -> str:

@@ -106,10 +106,12 @@ class Meter:
                 "saving": sum(bucket.saving_s for bucket in minute),
             }
             whole = sum(shares.values())
+            ages = sorted(age for bucket in minute for age in bucket.freshness_s)
+            last = len(ages) - 1
             return Meterings(
                 records_per_s={name: self._rate(now, seconds) for name, seconds in WINDOWS.items()},
                 waiting={name: value / whole if whole else 0.0 for name, value in shares.items()},
-                freshness_s=_ages(sorted(age for bucket in minute for age in bucket.freshness_s)),
+                freshness_s={"p50": ages[last // 2], "p99": ages[int(last * 0.99)], "max": ages[-1]} if ages else {},
                 freshness_counts=tuple(self._freshness_counts),
                 freshness_sum_s=self._freshness_sum_s,
                 learnt=self._learnt,
@@ -129,10 +131,3 @@ class Meter:
             while self._buckets[0].second < second - _KEPT_S:
                 self._buckets.popleft()
         return self._buckets[-1]
-
-
-def _ages(ascending: list[float]) -> dict[str, float]:
-    if not ascending:
-        return {}
-    last = len(ascending) - 1
-    return {"p50": ascending[last // 2], "p99": ascending[int(last * 0.99)], "max": ascending[-1]}

@@ -5,9 +5,11 @@ between two looks, so a series goes as soon as there is nothing to tell. The pro
 memory, by the collector of Prometheus' own client; where there is no /proc, those readings are not there.
 """
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
+from itertools import accumulate, chain
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -51,43 +53,35 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the families, in the catalogue's order; those without a reading are left out."""
         observation = self._look()
-        readings: dict[str, list[Reading]] = {short: [] for short in CATALOGUE}
-        for reading in self._readings(observation):
-            readings[reading.short].append(reading)
+        ends_at = None if self._certificate_ends_at is None else self._certificate_ends_at()
+        found: dict[str, list[Reading]] = {short: [] for short in CATALOGUE}
+        for reading in chain(
+            of_the_trainer(observation),
+            of_the_records(observation),
+            of_the_source(observation),
+            (Reading("orders_total", count, labels) for labels, count in self._orders().items()),
+            known("api_certificate_end_time_seconds", ends_at),
+            self._of_the_process(observation),
+        ):
+            found[reading.short].append(reading)
         name = observation.snapshot.name
-        return [_family(short, name, found) for short, found in readings.items() if found]
-
-    def _readings(self, observation: Observation) -> Iterator[Reading]:
-        yield from of_the_trainer(observation)
-        yield from of_the_records(observation)
-        yield from of_the_source(observation)
-        yield from (Reading("orders_total", count, labels) for labels, count in self._orders().items())
-        if self._certificate_ends_at is not None:
-            yield from known("api_certificate_end_time_seconds", self._certificate_ends_at())
-        yield from self._of_the_process(observation)
+        return [_family(short, name, readings) for short, readings in found.items() if readings]
 
 
-def _family(short: str, model: str, readings: Iterable[Reading]) -> Metric:
+def _family(short: str, model: str, found: Iterable[Reading]) -> Metric:
     metric = CATALOGUE[short]
     names = (MODEL, *metric.labels)
     histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
     number = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     plain = number(metric.name, metric.help, labels=names)
-    for reading in readings:
-        labels = (model, *reading.labels)
-        if isinstance(reading.value, Distribution):
-            histogram.add_metric(labels, _cumulative(reading.value), reading.value.total)
+    for _, value, labels in found:
+        if isinstance(value, Distribution):
+            below = accumulate(value.counts)
+            bounds = ("+Inf" if bound == math.inf else str(bound) for bound in (*value.bounds, math.inf))
+            histogram.add_metric((model, *labels), list(zip(bounds, map(float, below), strict=True)), value.total)
         else:
-            plain.add_metric(labels, reading.value)
+            plain.add_metric((model, *labels), value)
     return histogram if metric.kind == "histogram" else plain
-
-
-def _cumulative(seen: Distribution) -> list[tuple[str, float]]:
-    buckets, below = [], 0
-    for bound, count in zip((*seen.bounds, float("inf")), seen.counts, strict=True):
-        below += count
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
-    return buckets
 
 
 def of_the_trainer(observation: Observation) -> Iterator[Reading]:

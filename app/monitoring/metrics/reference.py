@@ -4,7 +4,6 @@ python -m millrace.app.monitoring.metrics.reference > docs/metrics.md
 """
 
 import sys
-from collections.abc import Iterator
 
 from millrace.app.monitoring.all_figures import places
 from millrace.app.monitoring.metrics.catalogue import SECTIONS
@@ -34,39 +33,29 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 """
 
 
-def reference() -> str:
-    """Return the whole page."""
-    return "\n".join((_INTRODUCTION, *_sections()))
-
-
-_OF_THE_SERVER = "The server of predictions"
-"""A process of its own, `millrace serve`, whose `/metrics` has these and no others."""
-
-
 _PLACES = """\
 ## In `/status`
 
 Some metrics belong to one capability. `/status` shows the same number at this place, while the capability is in use.
 
 | place | metric |
-|---|---|""".splitlines()
+|---|---|"""
+_OF_THE_SERVER = "The server of predictions"
+"""A process of its own, `millrace serve`, whose `/metrics` has these and no others."""
 
 
-def _sections() -> Iterator[str]:
+def reference() -> str:
+    """Return the whole page."""
+    lines = [_INTRODUCTION]
     for title, metrics in {**SECTIONS, _OF_THE_SERVER: SERVING}.items():
-        yield f"## {title}\n"
-        yield "| metric | type | labels besides `model` | meaning, and which value is bad |"
-        yield "|---|---|---|---|"
-        yield from map(_row, metrics)
-        yield ""
-    yield from _PLACES
-    yield from sorted(f"| `{place}` | `{one.name}` |" for place, one in places() if isinstance(one, Metric))
-    yield ""
-
-
-def _row(metric: Metric) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+        lines += [f"## {title}\n", "| metric | type | labels besides `model` | meaning, and which value is bad |"]
+        lines.append("|---|---|---|---|")
+        for metric in metrics:
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+        lines.append("")
+    shown = sorted(f"| `{place}` | `{one.name}` |" for place, one in places() if isinstance(one, Metric))
+    return "\n".join([*lines, _PLACES, *shown, ""])
 
 
 if __name__ == "__main__":
