@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import Message, Scope, Send
 
@@ -61,7 +62,7 @@ class Audit:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                self._write(command, int(message["status"]), _location(message))
+                self._write(command, int(message["status"]), Headers(raw=message["headers"]).get("location"))
             await send(message)
 
         try:
@@ -92,7 +93,13 @@ class Audit:
         log.log(level, line, command.scope["method"], command.route, status, command.by, extra=facts)
 
     def _count(self, command: _PendingCommand, status: int) -> None:
-        self._counts[command.name, _outcome(status)] += 1
+        if status < 400:
+            outcome = "accepted"
+        elif status in (401, 403):
+            outcome = "unauthorized"
+        else:
+            outcome = "refused" if status < 500 else "failed"
+        self._counts[command.name, outcome] += 1
 
 
 def taken(scope: Scope, by: str, operation: str) -> None:
@@ -114,15 +121,3 @@ def _command(scope: Scope, by: str) -> _PendingCommand:
     if route is None or route.name not in COMMANDS:
         return _PendingCommand(scope, _OTHER, "of no route", by)
     return _PendingCommand(scope, route.name, route.path, by)
-
-
-def _outcome(status: int) -> str:
-    if status < 400:
-        return "accepted"
-    if status in (401, 403):
-        return "unauthorized"
-    return "refused" if status < 500 else "failed"
-
-
-def _location(start: Message) -> str | None:
-    return next((value.decode("latin-1") for name, value in start["headers"] if name == b"location"), None)

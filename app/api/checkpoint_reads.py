@@ -66,7 +66,20 @@ class CheckpointReader:
 
     async def listing(self) -> Listing:
         """Return everything in the folder, judged by manifests and file sizes alone."""
-        return await self._off_the_loop(self._list)
+
+        def read() -> Listing:
+            folders = [folder for folder in self._store.listing() if not self._was_pruned(folder)]
+            return Listing(
+                checkpoints=[Checkpoint(**_fields(folder)) for folder in folders if folder.number is not None],
+                others=[
+                    OtherFolder(name=_printable(folder.name), condition=folder.condition)
+                    for folder in folders
+                    if folder.number is None
+                ],
+                best=best_number(folders),
+            )
+
+        return await self._off_the_loop(read)
 
     async def read(self, number: int, *, verify: bool) -> CheckpointLineage:
         """Return one checkpoint with its ancestors; `verify` reads and hashes all of its files.
@@ -107,18 +120,6 @@ class CheckpointReader:
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
         return await run_on_thread(read, self._reads)
-
-    def _list(self) -> Listing:
-        folders = [folder for folder in self._store.listing() if not self._was_pruned(folder)]
-        return Listing(
-            checkpoints=[Checkpoint(**_fields(folder)) for folder in folders if folder.number is not None],
-            others=[
-                OtherFolder(name=_printable(folder.name), condition=folder.condition)
-                for folder in folders
-                if folder.number is None
-            ],
-            best=best_number(folders),
-        )
 
     def _inspect(self, number: int, *, deep: bool) -> Inspection:
         if number in self._folder.numbers():

@@ -19,7 +19,7 @@ from millrace.app.api.middleware import ApiMiddleware
 from millrace.app.api.operations import Operations
 from millrace.app.api.routes.commands import CommandRoutes
 from millrace.app.api.routes.events import EventRoutes
-from millrace.app.api.routes.exports import ExportReader, ExportRoutes
+from millrace.app.api.routes.exports import ExportRoutes
 from millrace.app.api.routes.page import PageRoutes
 from millrace.app.api.routes.probes import ProbeRoutes
 from millrace.app.api.routes.reads import ReadRoutes, metrics_router
@@ -104,7 +104,7 @@ def make_application(
     app.include_router(ReadRoutes(observer, reader, operations).router())
     exports = service.settings.export.path
     versions = None if exports is None else VersionFolder(exports / service.settings.name)
-    app.include_router(ExportRoutes(observer, ExportReader(versions)).router())
+    app.include_router(ExportRoutes(observer, versions).router())
     app.include_router(metrics_router(observer, audit, certificate))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
     app.include_router(commands.router())
@@ -155,17 +155,16 @@ class Application(FastAPI):
                 described["components"]["securitySchemes"] = _SCHEMES
                 for path, operations in described["paths"].items():
                     for method, operation in operations.items():
-                        self._secure(path, method, operation)
+                        # A command that needs no token takes one all the same.
+                        if method != "get":
+                            operation["security"] = [{_TOKEN: []}] if self.commands_need_token else [{}, {_TOKEN: []}]
+                        elif self.reads_need_token and not is_open(path):
+                            operation["security"] = [{_TOKEN: []}]
+                            operation["responses"].setdefault(
+                                "401", {"content": {"application/json": {"schema": _PROBLEM}}}
+                            )
                         _complete(operation)
             return self.openapi_schema or {}
-
-    def _secure(self, path: str, method: str, operation: dict[str, Any]) -> None:
-        """Say whether the operation needs a token; a command that needs none takes one all the same."""
-        if method != "get":
-            operation["security"] = [{_TOKEN: []}] if self.commands_need_token else [{}, {_TOKEN: []}]
-        elif self.reads_need_token and not is_open(path):
-            operation["security"] = [{_TOKEN: []}]
-            operation["responses"].setdefault("401", {"content": {"application/json": {"schema": _PROBLEM}}})
 
 
 def _complete(operation: dict[str, Any]) -> None:

@@ -63,7 +63,24 @@ class Listener:
         self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_streams: Callable[[], None] = lambda: None
     ) -> None:
         """Set the application; at the end, `end_streams` ends its answers that would go on for ever."""
-        self._server = _Server(_config(app, lifespan, self._certificate), end_streams, self._certificate)
+        certificate = self._certificate
+        config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            # Uvicorn calls it to make the protocol of a connection.
+            http=LimitedProtocol if certificate is None else behind_tls(certificate),  # type: ignore[arg-type]
+            ws="none",
+            lifespan=lifespan,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=_ACCEPTED_AT_ONCE,
+            timeout_keep_alive=int(IDLE_TIMEOUT_S),
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        )
+        self._server = _Server(config, end_streams, certificate)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
@@ -125,25 +142,6 @@ async def _renew(certificate: ServerCertificate) -> None:
         await run_on_thread(certificate.renew, one_at_a_time)
 
 
-def _config(app: ASGIApp, lifespan: Literal["on", "off"], certificate: ServerCertificate | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        # Uvicorn calls it to make the protocol of a connection.
-        http=LimitedProtocol if certificate is None else behind_tls(certificate),  # type: ignore[arg-type]
-        ws="none",
-        lifespan=lifespan,
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=_ACCEPTED_AT_ONCE,
-        timeout_keep_alive=int(IDLE_TIMEOUT_S),
-        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-    )
-
-
 def _listening(setting: str, address: str) -> socket.socket:
     """Return a socket that listens already: as long as it is only bound, another process could bind the address too."""
     host, port = host_and_port(address)
@@ -160,18 +158,15 @@ def _listening(setting: str, address: str) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"{setting}: {address} {_why(error, port)}") from None
+        whys = {
+            errno.EADDRINUSE: "is taken by another process; stop that one, or choose another port (port 0 takes any "
+            "that is free)",
+            errno.EACCES: "may not be taken by this user; choose a port from 1024 up",
+            errno.EADDRNOTAVAIL: _not_ours(port),
+        }
+        why = whys.get(error.errno or 0, f"cannot be listened on: {error.strerror}")
+        raise ConfigError(f"{setting}: {address} {why}") from None
     return listener
-
-
-def _why(error: OSError, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "is taken by another process; stop that one, or choose another port (port 0 takes any that is free)"
-    if error.errno == errno.EACCES:
-        return "may not be taken by this user; choose a port from 1024 up"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return _not_ours(port)
-    return f"cannot be listened on: {error.strerror}"
 
 
 def _not_ours(port: int) -> str:

@@ -56,7 +56,12 @@ class Operation:
         """
         if not self.done and seconds > 0:
             loop, answered = asyncio.get_running_loop(), asyncio.Event()
-            self.answer.add_done_callback(lambda _answer: _set_from_thread(loop, answered))
+
+            def tell(_answer: "Future[Any]") -> None:  # on the trainer's thread; the loop may have ended
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(answered.set)
+
+            self.answer.add_done_callback(tell)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await answered.wait()
@@ -116,22 +121,33 @@ class Operations:
         except ProblemError:
             checking.cancel()
             raise
-        checking.add_done_callback(partial(self._send_or_fail, answer))
+
+        def send_or_fail(checked: "asyncio.Task[Command]") -> None:
+            if checked.cancelled():
+                answer.set_exception(_gone())
+            elif isinstance(error := checked.exception(), Exception):
+                problem = as_problem(error)
+                if problem.status == 500:
+                    log.error("a command could not be checked", exc_info=error)
+                answer.set_exception(problem)
+            else:
+                self._commands.send(checked.result())
+
+        checking.add_done_callback(send_or_fail)
         return operation
 
-    def _send_or_fail(self, answer: "Future[Any]", checked: "asyncio.Task[Command]") -> None:
-        if checked.cancelled():
-            answer.set_exception(_gone())
-        elif isinstance(error := checked.exception(), Exception):
-            problem = as_problem(error)
-            if problem.status == 500:
-                log.error("a command could not be checked", exc_info=error)
-            answer.set_exception(problem)
-        else:
-            self._commands.send(checked.result())
-
     def _keep(self, kind: str, answer: "Future[Any]", operation_id: str | None = None) -> Operation:
-        self._make_room()
+        if sum(not operation.done for operation in self._kept.values()) >= MAX_RUNNING:
+            raise ProblemError(
+                429,
+                "Too Many Requests",
+                f"{MAX_RUNNING} commands wait for the trainer already.",
+                fix="Wait until some of them are done: GET /operations/{id} shows when.",
+                headers={"retry-after": "5"},
+            )
+        while len(self._kept) >= MAX_KEPT:
+            oldest = next(key for key, operation in self._kept.items() if operation.done)
+            del self._kept[oldest]
         operation = Operation(
             id=operation_id or new_id(),
             kind=kind,
@@ -140,7 +156,7 @@ class Operations:
             trainer_alive=self._trainer_alive,
         )
         self._kept[operation.id] = operation
-        answer.add_done_callback(lambda _answer: _ended(operation))
+        answer.add_done_callback(lambda _answer: setattr(operation, "ended_at", time.time()))
         return operation
 
     def get(self, operation_id: str) -> Operation:
@@ -154,29 +170,6 @@ class Operations:
                 fix="GET /checkpoints shows the outcome of older ones.",
             )
         return operation
-
-    def _make_room(self) -> None:
-        if sum(not operation.done for operation in self._kept.values()) >= MAX_RUNNING:
-            raise ProblemError(
-                429,
-                "Too Many Requests",
-                f"{MAX_RUNNING} commands wait for the trainer already.",
-                fix="Wait until some of them are done: GET /operations/{id} shows when.",
-                headers={"retry-after": "5"},
-            )
-        while len(self._kept) >= MAX_KEPT:
-            oldest = next(key for key, operation in self._kept.items() if operation.done)
-            del self._kept[oldest]
-
-
-def _ended(operation: Operation) -> None:
-    operation.ended_at = time.time()
-
-
-def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set the event from the trainer's thread, unless the loop has ended."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(event.set)
 
 
 def _gone() -> ProblemError:

@@ -7,7 +7,6 @@ an error quotes. A defect of ours is answered by 500; its traceback goes to the 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -122,7 +121,10 @@ def as_problem(error: Exception) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):
-        return ProblemError(422, _phrase(422), _complaints(error.errors()), fix=_FIXES[422])
+        # What is wrong, field by field, without the values that the client sent.
+        places = [(".".join(str(part)[:60] for part in each["loc"]), each["msg"]) for each in error.errors()[:10]]
+        complaints = "; ".join(f"{where}: {message}" for where, message in places)
+        return ProblemError(422, _phrase(422), complaints, fix=_FIXES[422])
     if isinstance(error, HTTPException):
         code = error.status_code
         detail, fix = _DETAILS.get(code, str(error.detail)), _FIXES.get(code, _FIXES[400])
@@ -132,15 +134,6 @@ def as_problem(error: Exception) -> ProblemError:
     return ProblemError(
         500, _phrase(500), "This is a defect of millrace; the training goes on.", fix="Report it with the log."
     )
-
-
-def _complaints(errors: Any) -> str:
-    """Return what is wrong, field by field, without the values that the client sent."""
-    lines = []
-    for error in errors[:10]:
-        where = ".".join(str(part)[:60] for part in error["loc"])
-        lines.append(f"{where}: {error['msg']}")
-    return "; ".join(lines)
 
 
 def _phrase(status: int) -> str:

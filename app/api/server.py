@@ -37,7 +37,9 @@ class ApiServer:
     def bind(self) -> None:
         """Listen on the addresses. Raises ConfigError if that fails, or if tokens or the certificate are not valid."""
         settings = self._settings
-        tokens, readers = _tokens(settings), _read_tokens(settings)
+        tokens = None if settings.tokens_dir is None else Tokens.open(settings.tokens_dir)
+        folder = settings.read_tokens_dir
+        readers = None if folder is None else Tokens.open(folder, "api.read_tokens_dir")
         certificate = None if settings.tls is None else ServerCertificate(settings.tls)
         self._main = Listener("api.listen", settings.listen, certificate)
         try:
@@ -87,12 +89,3 @@ class ApiServer:
         """Ask for the end; returns at once. Any thread, also before `serve`."""
         if self._main is not None:
             self._main.stop()
-
-
-def _tokens(settings: ApiSettings) -> Tokens | None:
-    return None if settings.tokens_dir is None else Tokens.open(settings.tokens_dir)
-
-
-def _read_tokens(settings: ApiSettings) -> Tokens | None:
-    folder = settings.read_tokens_dir
-    return None if folder is None else Tokens.open(folder, "api.read_tokens_dir")

@@ -47,19 +47,11 @@ class ServerCertificate:
             log.info("the certificate %s was read again", self._tls.certificate)
 
 
-def _files(tls: TlsSettings) -> list[PemFile]:
-    paths = {
-        "certificate": tls.certificate,
-        "key": tls.key,
-        "key_password_file": tls.key_password_file,
-        "client_ca": tls.client_ca,
-    }
-    return [PemFile(f"api.tls.{name}", path) for name, path in paths.items() if path is not None]
-
-
 def _digest(tls: TlsSettings) -> bytes:
     """Return a hash of what all files hold. Kubernetes exchanges links, so times and sizes may stay the same."""
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read()).digest() for file in _files(tls))).digest()
+    found = {name: getattr(tls, name) for name in ("certificate", "key", "key_password_file", "client_ca")}
+    files = [PemFile(f"api.tls.{name}", path) for name, path in found.items() if path is not None]
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read()).digest() for file in files)).digest()
 
 
 def _ends_at(tls: TlsSettings) -> float | None:

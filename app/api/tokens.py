@@ -91,8 +91,11 @@ class Tokens:
         for path in sorted(self._folder.iterdir()):
             if path.name.startswith(".") or path.is_dir():
                 continue
+            if not _NAME.fullmatch(path.name):  # it must not stand in a log
+                complaints.append(f"{path} is no name of an owner; use letters, digits, dot, dash, @, underscore")
+                continue
             try:
-                hashes[_checked(path)] = _hash(_token_in(path))
+                hashes[path.name] = _hash(_token_in(path))
             except FileNotFoundError:
                 continue  # removed or exchanged at this moment
             except OSError as error:
@@ -100,13 +103,6 @@ class Tokens:
             except ValueError as error:
                 complaints.append(str(error))
         return _Content(hashes, tuple(complaints))
-
-
-def _checked(path: Path) -> str:
-    """Return the file's name. Raises ValueError if it must not stand in a log."""
-    if not _NAME.fullmatch(path.name):
-        raise ValueError(f"{path} is no name of an owner; use letters, digits, dot, dash, @, underscore")
-    return path.name
 
 
 def _token_in(path: Path) -> str:

@@ -300,18 +300,15 @@ class RewindPlanner:
         positions = {partition: facts.position for partition, facts in settled.items()}
         present = Present(positions=positions, orders=snapshot.ledger.orders)
         plan = await self._reader.plan(request, present)
-        return plan.with_earliest(await self._earliest(snapshot))
+        # The first offset that Kafka still has of each partition; unknown if Kafka is away, or takes too long.
+        earliest = None
+        if snapshot.source.connected:
+            with anyio.move_on_after(KAFKA_TIMEOUT_S):
+                earliest = await run_on_thread(self._beginnings, self._asking)
+        return plan.with_earliest(earliest)
 
     async def command(self, request: RewindRequest, snapshot: Snapshot) -> Rewind:
         """Return the command for the trainer. Raises MillraceError if the rewind must be refused."""
         plan = await self.plan(request, snapshot)
         plan.refuse_loss(snapshot.settings.kafka.out_of_range)
         return plan.prepared.command
-
-    async def _earliest(self, snapshot: Snapshot) -> Mapping[Partition, int] | None:
-        """Return the first offset that Kafka still has of each partition; None if Kafka is away, or takes too long."""
-        if not snapshot.source.connected:
-            return None
-        with anyio.move_on_after(KAFKA_TIMEOUT_S):
-            return await run_on_thread(self._beginnings, self._asking)
-        return None

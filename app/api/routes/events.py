@@ -24,7 +24,7 @@ from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.status import status_of
 from millrace.app.monitoring.status_log import Noticing
 from millrace.app.service.kept_history import KeptHistory
-from millrace.training.telemetry.events import Event, Events
+from millrace.training.telemetry.events import Events
 
 MAX_LISTENERS = 32
 _POLL_S = 5.0
@@ -60,7 +60,8 @@ class EventRoutes:
         self.streams = EventStreams()
         self._seen: Observation | None = None
         self._page: PageUpdate | None = None
-        """The page's update of the last look; None until a listener draws it, because it takes a while to make."""
+        """The page's update of the last look, without events, which differ between listeners; None until one draws it,
+        because it takes a while to make."""
 
     def look(self, observation: Observation) -> None:
         """Take an observation in, and wake the listeners."""
@@ -82,9 +83,20 @@ class EventRoutes:
         self, request: Request, since: Since = 0, last_event_id: LastEventId = None
     ) -> EventsAnswer | Response:
         """Return what has happened, in words: the newest few hundred events."""
-        after = _id_of(last_event_id) or since
+        after = since
+        # What a browser sends may be no id.
+        if last_event_id is not None and last_event_id.isascii() and last_event_id.isdecimal():
+            after = int(last_event_id) if 0 < int(last_event_id) <= _MAX_ID else since
         if MEDIA_TYPE in request.headers.get("accept", ""):
-            return self.streams.open(self._drawing_events(after))
+
+            def draw() -> str:
+                nonlocal after
+                events = self._events.since(after)
+                after = events[-1].id if events else after
+                views = ((event.id, EventView.model_validate(event).model_dump_json()) for event in events)
+                return "".join(frame(view, event_id=number) for number, view in views)
+
+            return self.streams.open(draw)
         newest = self._events.newest
         events = self._events.since(after)
         return EventsAnswer(**stamp(self._observer.look().snapshot), events=events, newest=newest)
@@ -103,57 +115,28 @@ class EventRoutes:
 
     async def updates(self, since: Since = 0) -> Response:
         """Stream to the page: the status once a second, with the events since the last time."""
-        return self.streams.open(self._drawing_page(since))
+        after, drawn = since, None
 
-    def _drawing_events(self, after: int) -> "partial[str]":
-        return partial(self._new_events, _ListenerPosition(after))
+        def draw() -> str:
+            nonlocal after, drawn
+            if self._seen is None or self._seen is drawn:
+                return ""
+            drawn = self._seen
+            if self._page is None:
+                self._page = PageUpdate(
+                    at=round(drawn.snapshot.at, 3),
+                    status=status_of(drawn),
+                    metric=self._history.metric,
+                    sample={name: shortened(value) for name, value in self._history.latest.items()},
+                    last=dict(self._history.last),
+                    events=[],
+                )
+            events = self._events.since(after)
+            after = events[-1].id if events else after
+            views = [EventView.model_validate(event) for event in events]
+            return frame(self._page.model_copy(update={"events": views}).model_dump_json(exclude_none=True))
 
-    def _new_events(self, listener: "_ListenerPosition") -> str:
-        events = listener.move_on(self._events)
-        return "".join(frame(EventView.model_validate(event).model_dump_json(), event_id=event.id) for event in events)
-
-    def _drawing_page(self, after: int) -> "partial[str]":
-        return partial(self._new_page, _ListenerPosition(after))
-
-    def _new_page(self, listener: "_ListenerPosition") -> str:
-        if self._seen is None or self._seen is listener.seen:
-            return ""
-        listener.seen = self._seen
-        events = [EventView.model_validate(event) for event in listener.move_on(self._events)]
-        update = self._update(self._seen).model_copy(update={"events": events})
-        return frame(update.model_dump_json(exclude_none=True))
-
-    def _update(self, observation: Observation) -> PageUpdate:
-        """Return the update of this observation without its events, which differ between listeners."""
-        if self._page is None:
-            self._page = PageUpdate(
-                at=round(observation.snapshot.at, 3),
-                status=status_of(observation),
-                metric=self._history.metric,
-                sample={name: shortened(value) for name, value in self._history.latest.items()},
-                last=dict(self._history.last),
-                events=[],
-            )
-        return self._page
-
-
-class _ListenerPosition:
-    """How far one listener has read."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-        self.seen: Observation | None = None
-
-    def move_on(self, events: Events) -> list[Event]:
-        """Return the events that the listener does not have yet."""
-        new = events.since(self._after)
-        self._after = new[-1].id if new else self._after
-        return new
-
-
-def _id_of(text: str | None) -> int | None:
-    """Return the id that a browser sent; None if it is not an id."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) <= _MAX_ID else None
+        return self.streams.open(draw)
 
 
 class EventStreams:
@@ -178,11 +161,6 @@ class EventStreams:
         self._closed = True
         self.wake()
 
-    @property
-    def listeners(self) -> int:
-        """The number of listeners."""
-        return self._listeners
-
     def open(self, draw: Draw) -> "EventStream":
         """Return an answer that goes on with whatever `draw` returns. Raises ProblemError (503) if too many listen."""
         if self._closed or self._listeners >= MAX_LISTENERS:
@@ -194,7 +172,7 @@ class EventStreams:
                 headers={"retry-after": "10"},
             )
         self._listeners += 1
-        return EventStream(self._frames(draw), self._gone)
+        return EventStream(self._frames(draw), self._leave)
 
     async def _frames(self, draw: Draw) -> AsyncIterator[str]:
         clock = asyncio.get_running_loop().time
@@ -211,7 +189,7 @@ class EventStreams:
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), _POLL_S)
 
-    def _gone(self) -> None:
+    def _leave(self) -> None:
         self._listeners -= 1
 
 
