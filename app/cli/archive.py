@@ -118,7 +118,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the oldest shards, of which each record is older than an age; an archiver may run meanwhile.
+    """Remove the oldest shards if all of their records are older than an age; an archiver may run meanwhile.
 
     The last shard of each partition stays: it says where the archiver resumes. Example:
     millrace archive prune -c clicks.yaml --older-than 90d

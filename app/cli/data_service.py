@@ -28,8 +28,9 @@ def dispatcher(
 ) -> None:
     """Deal shards to the workers of a tf.data service until Ctrl-C or SIGTERM.
 
-    TensorFlow's server has no authentication and listens on all networks of this machine: whoever reaches the port can
-    run code here, so have a firewall before it. Example: millrace data-service dispatcher --work-dir /var/tmp/jobs
+    TensorFlow's server has no authentication and listens on all networks of this machine: a program that reaches the
+    port can run code here, so have a firewall before it. Example:
+    millrace data-service dispatcher --work-dir /var/tmp/jobs
     """
     signals = _begun("dispatcher")
     from millrace.app.tools.data_service import dispatch
@@ -47,7 +48,9 @@ def worker(
     ] = 0,
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST[:PORT]", help="Where trainers reach this worker; default: localhost."),
+        typer.Option(
+            metavar="HOST[:PORT]", help="The address at which trainers reach this worker; default: localhost."
+        ),
     ] = None,
     cache: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory for trainers that share rows by --cross-trainer-cache.")

@@ -66,7 +66,7 @@ def listing(
 
 @dead_letters.command()
 def show(
-    place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="Where the letter is, as in the list.")],
+    place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="The letter's place, as in the list.")],
     file: ConfigFile = None,
     values: Values = False,
     as_json: Json = False,

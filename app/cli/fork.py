@@ -67,7 +67,7 @@ def _told(forked: "Forked", name: str, config: Path) -> list[str]:
     return [
         f"{name}@0 is a fork of {forked.table.summary()}",
         *forked.table.lines(),
-        f"of the optimizer's variables {forked.slots.kept} go on and {forked.slots.new} begin anew",
+        f"of the optimizer's variables {forked.slots.kept} go on and {forked.slots.new} start new",
         f"it reads {facts['reads']}: {positions}",
         f"start it: {given}millrace run -c {shlex.quote(str(config))}",
     ]

@@ -35,7 +35,7 @@ _LOOK_EVERY_S = 0.5
 @local.command()
 def broker(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 for any free port.")
+        int, typer.Option(min=0, max=65535, help="The port to listen on, on loopback; 0 for any free port.")
     ] = _PORT,
     folder: Annotated[Path, typer.Option(help="The folder for the data, which the next start finds again.")] = Path(
         ".millrace/broker"
@@ -136,7 +136,10 @@ def group(
         said = {"worker": place.name, "pid": pid, "page": place.page}
         typer.echo(json.dumps(said) if as_json else f"{place.name}: process {pid}, {place.page}")
 
-    note("warning: whoever reaches the ports on which the workers meet can run code here; have a firewall before them")
+    note(
+        "warning: a program that reaches the ports on which the workers meet can run code here; have a firewall "
+        "before them"
+    )
     code = run_locally(
         config,
         workers,

@@ -49,7 +49,8 @@ class RangeOptions:
         str | None,
         typer.Option(
             metavar="OFFSETS",
-            help="Where to learn live from, as in clicks:0=123; default: the end of what was read, or kafka.start.",
+            help="The offsets from which to learn live, as in clicks:0=123; default: the end of what was read, or "
+            "kafka.start.",
         ),
     ] = None
 
@@ -59,7 +60,7 @@ class RangeOptions:
             return TopicRange(start=parse_start(self.start), until=parse_until(self.until or "now"))
         if self.until is not None:
             raise typer.BadParameter(
-                "it ends a range of the topics; say by --from where it begins", param_hint="--until"
+                "it ends a range of the topics; give its beginning by --from", param_hint="--until"
             )
         return None
 
@@ -82,11 +83,11 @@ class LearningOptions:
     epochs: Annotated[int, typer.Option(min=1, help="How often all rows are learnt.")] = 1
     validation: Annotated[
         str | None,
-        typer.Option(help="The share of the rows, the newest, to validate on; default: 10% where it can be."),
+        typer.Option(help="The share of the rows, the newest, to validate on; default: 10%, if there are enough rows."),
     ] = None
     patience: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many epochs without a better validation; keep the best epoch."),
+        typer.Option(min=1, help="Stop after this many epochs without a better validation; keep the best epoch."),
     ] = None
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard's events there.")] = None
     callbacks: Annotated[
@@ -153,7 +154,7 @@ class SharingOptions:
             raise typer.BadParameter("workers give rows in no order; leave it out", param_hint="--deterministic")
         if ranged and self.service is not None:
             raise typer.BadParameter(
-                "workers read files that stay, where they find them too: archive the topics first", param_hint="--from"
+                "workers read files that stay, and that they reach too: archive the topics first", param_hint="--from"
             )
 
     def job(self, name: str) -> "ServiceJob | None":
@@ -229,8 +230,8 @@ def _archive(found: Loaded) -> ShardSource:
     path = found.settings.archive.path
     if path is None:
         raise ConfigError(
-            "archive.path: the settings name no archive; write its folder there, or name TFRecord files, or say by "
-            "--from where a range of the topics begins"
+            "archive.path: the settings name no archive; write its folder there, or name TFRecord files, or give the "
+            "beginning of a range of the topics by --from"
         )
     return from_archive(path, found.settings.kafka.topics)
 

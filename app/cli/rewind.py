@@ -16,8 +16,9 @@ def rewind(
     to: Annotated[
         str,
         typer.Option(
-            help="Where to resume from: the number of a checkpoint; best (by the watched metric) or latest; or a time "
-            "(2026-11-21T03:00:00Z), an age (-2h) or an offset (clicks:0:1200), for the newest checkpoint before it."
+            help="The checkpoint to resume from: its number; best (by the watched metric) or latest; or a time "
+            "(2026-11-21T03:00:00Z), an age (-2h) or an offset (clicks:0:1200), for the newest checkpoint before "
+            "it."
         ),
     ],
     skip: Annotated[

@@ -147,8 +147,8 @@ def _started(start: Any) -> Any:
 
 def _open_to_all(port: int) -> str:
     return (
-        f"whoever reaches port {port} of this machine, on any of its networks, can run code here; have a firewall or a "
-        "NetworkPolicy before it"
+        f"a program that reaches port {port} of this machine, on any of its networks, can run code here; have a "
+        "firewall or a NetworkPolicy before it"
     )
 
 

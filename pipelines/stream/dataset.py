@@ -124,7 +124,7 @@ def flat_preprocess(
 def _same_rows(column: Any, rows: Any) -> Any:
     """Return the column with a check that it has a row for each row that went in; in a graph it runs with the rows."""
     if column is None:
-        raise ConfigError("preprocess: it must return tensors; only the label may be None, where there is none")
+        raise ConfigError("preprocess: it must return tensors; only the label may be None, if there is none")
     column = tf.convert_to_tensor(column)
     if column.shape.rank is None:
         raise ConfigError(

@@ -165,7 +165,7 @@ def faded(model: Any) -> Iterator[str]:
         highest = max(float(np.asarray(schedule(step * part // 32))) for part in range(33))
         if rate <= _FADED * highest:
             yield (
-                f"{name}.learning_rate: {type(schedule).__name__} gives {rate:.3g} at step {step:,}, where it began "
+                f"{name}.learning_rate: {type(schedule).__name__} gives {rate:.3g} at step {step:,}, after it began "
                 f"with up to {highest:.3g}: little or nothing is learnt any more; take a constant rate in model.py, or "
                 "a schedule that comes back, as CosineDecayRestarts does"
             )

@@ -239,7 +239,7 @@ _PROCESS = (
     gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
     gauge(
         "deployment_info",
-        "1; the hashes of config and model.py, and where the records come from. It changes with them.",
+        "1; the hashes of config and model.py, and the source of the records. It changes with them.",
         "model_sha256",
         "config_sha256",
         "cluster_id",

@@ -97,10 +97,10 @@ class KafkaSettings(Section):
     )
     start: Start = Field(
         "earliest",
-        description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
-        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). "
-        "With an archive, the earliest record is the archive's. Later starts resume from the newest "
-        "checkpoint.",
+        description="The position at which the very first start begins: earliest, latest, committed (the group's "
+        "offsets), an age (-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition "
+        "({clicks:0: 123}). With an archive, the earliest record is the archive's. Later starts resume "
+        "from the newest checkpoint.",
     )
     out_of_range: Literal["fail", "earliest"] = Field(
         "fail",

@@ -87,9 +87,7 @@ def build_checks(
     yield ok("model file", f"{build.text} imports")
     # Complain about what the file should not do, although it imports.
     if OURS in _imported(build.file):
-        yield warn(
-            "model file", "it imports millrace, of which any module may change with any version; write it without"
-        )
+        yield warn("model file", "it imports millrace, whose modules may change with any version; write it without")
     if _has_computed():
         yield warn(
             "model file",
@@ -161,8 +159,8 @@ def _balanced(learner: Learner) -> Iterator[CheckResult]:
         return
     yield warn(
         "balance",
-        f"classes {classes}; what is scored is what the model says, which predicts rare classes too often: it is "
-        "corrected where the classes are those of the one output, and its loss is a cross-entropy",
+        f"classes {classes}; the scores are of the model's own predictions, which are too high for rare classes: they "
+        "are corrected if the classes are those of the one output, and its loss is a cross-entropy",
     )
 
 

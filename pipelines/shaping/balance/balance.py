@@ -221,7 +221,7 @@ class ResampleStates(FollowedShaper[ClassSampler]):
 
     def begins_anew(self, *, others: bool) -> str:
         """Say that counting begins anew."""
-        return f"balance: the checkpoint counts {'other' if others else 'no'} classes, so counting begins anew"
+        return f"balance: the checkpoint counts {'other' if others else 'no'} classes, so counting starts again"
 
 
 def class_places(column: Column, options: BalanceSettings) -> npt.NDArray[np.int64]:
@@ -248,9 +248,7 @@ def class_field(schema: Schema, options: BalanceSettings) -> tuple[Field, bool]:
     else:
         found = labels.get(options.by) or {field.name: field for field in schema.features}.get(options.by)
         if found is None:
-            raise ConfigError(
-                f"balance.by: {options.by} is neither a label nor a feature, of which how: resample needs one"
-            )
+            raise ConfigError(f"balance.by: {options.by} is neither a label nor a feature, and how: resample needs one")
         field = found
     if field.shape not in {(), (1,), (len(options.classes),)}:
         raise ConfigError(f"balance.by: {options.by} has the shape {field.shape}, and a class is one value a record")

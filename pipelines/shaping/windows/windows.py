@@ -106,7 +106,7 @@ class WindowStates(FollowedShaper[KeyWindows]):
 
     def begins_anew(self, *, others: bool) -> str:
         """Say that every sequence begins anew."""
-        return f"windows: the checkpoint holds {'others' if others else 'none'}, so every sequence begins anew"
+        return f"windows: the checkpoint holds {'others' if others else 'none'}, so every sequence starts empty"
 
 
 class WindowColumn:

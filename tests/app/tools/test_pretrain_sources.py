@@ -269,7 +269,7 @@ def test_a_folder_for_the_cache_that_holds_anything_is_refused(tmp_path: Path) -
     ("files", "start", "until", "complaint"),
     [
         ([Path("a.tfrecord")], "-7d", None, "name files, or a range"),
-        ([], None, "now", "say by --from where it begins"),
+        ([], None, "now", "give its beginning by --from"),
     ],
 )
 def test_a_range_goes_with_no_files_and_no_service_and_has_a_beginning(

@@ -262,7 +262,7 @@ def test_a_schedule_that_has_all_but_ended_the_learning_is_warned_of(
     assert "CosineDecay" not in caplog.text, "it has not begun to decay"
     run = learn(tmp_path, topic, adam(learning_rate=schedule))
     assert run.learner.learning_rate == 0
-    assert "CosineDecay gives 0 at step 6, where it began with up to 0.01" in caplog.text
+    assert "CosineDecay gives 0 at step 6, after it began with up to 0.01" in caplog.text
 
 
 def test_a_schedule_that_warms_up_or_comes_back_is_not_warned_of() -> None:

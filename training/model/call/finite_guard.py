@@ -156,7 +156,7 @@ def _guarded_sums(context: Any, tensors: Sequence[Any]) -> list[Any]:
         # TensorFlow's own text speaks of its internals only.
         raise RuntimeError(
             "train_step calls an optimizer's apply inside of tf.cond, a loop or a tf.function of its own: call it in "
-            "every step, outside of these, with gradients times 0 where nothing is to be learnt"
+            "every step, outside of these, with gradients times 0 if nothing is to be learnt"
         ) from error
 
 

@@ -170,7 +170,7 @@ class Reservoir:
                 column[:held] = unpacked(state.arrays, name, variable.shape[1:])[chosen]
                 variable.assign(column)
         else:
-            log.warning("reservoir: the checkpoint holds %s rows, so it begins anew", "other" if state.facts else "no")
+            log.warning("reservoir: the checkpoint holds %s rows, so it starts empty", "other" if state.facts else "no")
         self._counts.assign([held, seen])
 
     def _layout(self) -> dict[str, Any]:

@@ -21,6 +21,6 @@ def without_effect(model: Any) -> Iterator[str]:
     # On a GPU Keras turns it on by itself.
     if model.jit_compile and not tf.config.list_physical_devices("GPU"):
         yield (
-            "jit_compile has no effect: a call runs a varying number of batches, and XLA would compile each anew; "
-            "give jit_compile=True to a tf.function inside the model where it pays"
+            "jit_compile has no effect: a call runs a varying number of batches, and XLA would compile each of them; "
+            "give jit_compile=True to a tf.function inside the model if it pays"
         )

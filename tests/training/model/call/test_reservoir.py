@@ -281,7 +281,7 @@ def test_texts_are_kept_and_other_columns_begin_anew(caplog: pytest.LogCaptureFi
     assert three == (1, 2, 0, 7, 1, 1)
     learner = remembering()
     reservoir_of(learner).restore(one.snapshot())
-    assert "begins anew" in caplog.text
+    assert "starts empty" in caplog.text
     assert reservoir_of(learner).figures().rows == 0
 
 
