@@ -1,11 +1,13 @@
 """docs/plugins.md followed to the letter: its files and settings beside a model, and `millrace validate` on them."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from millrace.app.settings import load, to_decoder
 from millrace.app.tools.child_process import millrace_command, worker_environment
 from millrace.training.detectors.conformance import complaints
 from millrace.training.detectors.detectors import detector_of
@@ -35,6 +37,62 @@ def test_the_detector_of_the_page_keeps_what_every_detector_keeps(tmp_path: Path
     name = placed("A detector", tmp_path)
     file, _, class_name = name.rpartition(":")
     assert [*complaints(lambda: detector_of(f"{tmp_path / file}:{class_name}"))] == []
+
+
+def reading(folder: Path) -> Path:
+    """Write the format of the page, and a config with the records of the page."""
+    placed("A format", folder)
+    config = folder / "access.yaml"
+    config.write_text(
+        "name: access\nkafka: {bootstrap_servers: [127.0.0.1:1], topics: [access]}\n"
+        f"{block('A format', 'yaml')}"
+        "model: {build: ./model.py:build_model}\ncheckpoints: {path: ./checkpoints}\n"
+    )
+    return config
+
+
+def test_the_format_of_the_page_is_the_example() -> None:
+    assert block("A format", "python") == (ROOT / "examples" / "plugins" / "logfmt.py").read_text()
+
+
+def test_the_format_of_the_page_reads_the_lines_of_services(tmp_path: Path) -> None:
+    decoded = to_decoder(load(reading(tmp_path), {}).settings.records).decode(
+        [
+            b"level=info path=/buy bytes=512 service=0.25 status=200\n",
+            b'level=warn path="/a \\"b\\" c=d" bytes=0 status=404 user="\xc3\xa9"',
+            b"level=trace path=/ bytes=1 status=200",
+            b"level=info path=/ bytes=-1 status=200",
+            b"level=info path=/ bytes=1 status=OK",
+            b"level=info path=/ status=200",
+            b'level=info path="/',
+            b"a line of text",
+        ]
+    )
+    assert {source: column.tolist() for source, column in decoded.columns.items()} == {
+        "level": [b"info", b"warn"],
+        "path": [b"/buy", b'/a "b" c=d'],
+        "bytes": [512, 0],
+        "service": [0.25, 0.0],
+        "status": [200, 404],
+    }
+    assert [(refusal.reason.value, refusal.field) for refusal in decoded.refused] == [
+        ("not_allowed", "level"),
+        ("out_of_range", "bytes"),
+        ("wrong_type", "status"),
+        ("missing", "bytes"),
+        ("malformed", None),
+        ("malformed", None),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_millrace_validate_examines_the_format_of_the_page(tmp_path: Path) -> None:
+    command = millrace_command(["validate", "-c", str(reading(tmp_path)), "--json"])
+    run = subprocess.run(command, env=worker_environment({}), capture_output=True, text=True, check=False)
+    checks = json.loads(run.stdout)["checks"]
+    # Neither Kafka nor a model is there, and they are checks of their own.
+    assert [check["outcome"] for check in checks if check["name"] == "format"] == ["ok"] * 8
 
 
 @pytest.mark.slow
