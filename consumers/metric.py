@@ -69,6 +69,10 @@ class NoMetric:
     why: str
 
 
+SHOWN = ConfigDict(use_attribute_docstrings=True, extra="forbid")
+"""The `__pydantic_config__` of a dataclass that an answer shows as it is: the text under a field describes it."""
+
+
 class PartFigures:
     """What a part reports about itself: the base of a frozen dataclass.
 
@@ -77,7 +81,7 @@ class PartFigures:
     """
 
     __slots__ = ()
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True, extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = SHOWN
     name: ClassVar[str]
     """The key of these figures, and of their place in `/status`."""
     within: ClassVar[str | None] = None

@@ -5,6 +5,7 @@ from typing import Any
 
 from millrace.app.monitoring.models import RewoundView, SkipView
 from millrace.app.monitoring.shapes import Answer, Shape
+from millrace.training.history.lineage import Link
 
 
 class MeasuredView(Shape):
@@ -126,25 +127,6 @@ class EventTimeView(Shape):
     newest: str
 
 
-class LinkView(Shape):
-    """Checkpoints in a row that were made for the same reason, by the same code and settings."""
-
-    first: int
-    """The nearest of them."""
-    last: int
-    """The one furthest back."""
-    count: int
-    """How many of them the chain knows; others between them were pruned before."""
-    reason: str | None = None
-    """Left out, with all that follows, where they are not on disk."""
-    ordered_by: str | None = None
-    note: str | None = None
-    config_sha256: str | None = None
-    model_sha256: str | None = None
-    version: str | None = None
-    """Of millrace."""
-
-
 class LineageAnswer(CheckpointAnswer):
     """One checkpoint and its lineage."""
 
@@ -154,5 +136,5 @@ class LineageAnswer(CheckpointAnswer):
     """Left out where nothing was learnt, or a version that did not look began the history."""
     skips: list[SkipView] | None = None
     rewound: RewoundView | None = None
-    chain: list[LinkView] | None = None
+    chain: list[Link] | None = None
     """Its parents, the nearest first."""

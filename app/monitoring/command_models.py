@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from millrace.app.monitoring.checkpoint_models import MeasuredView
 from millrace.app.monitoring.models import SkipView
 from millrace.app.monitoring.shapes import Answer, Shape, Tenths
+from millrace.training.history.rewind import Replay
 
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 _NO_NUMBER = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f0-9][^\x00-\x1f\x7f]*$"
@@ -72,23 +73,6 @@ class RewindBody(RestoreBody):
     )
 
 
-class PartitionPlan(Shape):
-    """What a rewind would do to one partition."""
-
-    position: int
-    """The next offset now."""
-    back_to: int
-    """The next offset after the rewind."""
-    replayed: int
-    """Offsets that would be read again."""
-    skipped: int
-    """Offsets on the way that would not be."""
-    earliest: int | None = None
-    """The first offset that Kafka still has; left out where unknown."""
-    gone: int | None = None
-    """Offsets on the way that Kafka has no more."""
-
-
 class RewindPlanAnswer(Answer):
     """What a rewind would do; nothing was done."""
 
@@ -115,7 +99,7 @@ class RewindPlanAnswer(Answer):
     """What to do where some are gone."""
     skips: list[SkipView] | None = None
     """Earlier commands to skip, which stay in force."""
-    partitions: Mapping[str, PartitionPlan]
+    partitions: Mapping[str, Replay]
 
 
 class StateAnswer(Answer):

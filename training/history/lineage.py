@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import ConfigDict
+
+from millrace.consumers.metric import SHOWN
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.inspection import Condition, Inspection
 from millrace.training.checkpoints.manifest import Manifest
@@ -22,21 +25,24 @@ from millrace.training.ledger.ledger import NAME, Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Successive checkpoints of a chain that were made for the same reason by the same code."""
+    """Checkpoints in a row that were made for the same reason, by the same code and settings."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = SHOWN
 
     first: int
-    """The nearest."""
+    """The nearest of them."""
     last: int
-    """The furthest back."""
+    """The one furthest back."""
     count: int
-    reason: str | None
-    """None where the checkpoints are no longer on disk, or cannot be read; so are the fields below."""
-    ordered_by: str | None
-    note: str | None
-    config_sha256: str | None
-    model_sha256: str | None
-    version: str | None
-    """The version of millrace."""
+    """How many of them the chain knows; others between them were pruned before."""
+    reason: str | None = None
+    """Left out, with all that follows, if they are not on disk or cannot be read."""
+    ordered_by: str | None = None
+    note: str | None = None
+    config_sha256: str | None = None
+    model_sha256: str | None = None
+    version: str | None = None
+    """Of millrace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,13 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.options import OutOfRange
+from millrace.consumers.metric import SHOWN
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.inspection import Condition
 from millrace.training.checkpoints.manifest import JournalEntry, Manifest, SaveReason, SaveRequest
@@ -48,20 +51,22 @@ class Present:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a rewind does to one partition."""
+    """What a rewind would do to one partition."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = SHOWN
 
     position: int
     """The next offset now."""
     back_to: int
-    """The next offset afterwards."""
+    """The next offset after the rewind."""
     replayed: int
-    """Offsets between the two that are read again."""
+    """Offsets that would be read again."""
     skipped: int
-    """Offsets between the two that are skipped."""
+    """Offsets on the way that would not be."""
     earliest: int | None = None
-    """The first offset that Kafka still has; None where it was not asked."""
+    """The first offset that Kafka still has; left out if unknown."""
     gone: int | None = None
-    """Offsets between the two that Kafka has no more, skipped or not."""
+    """Offsets on the way that Kafka has no more, skipped or not."""
 
     def with_earliest(self, earliest: int | None) -> "Replay":
         """Return the same replay, given the first offset that Kafka still has, where that is known."""
