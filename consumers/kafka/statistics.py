@@ -8,9 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from millrace.consumers.fingerprints import Sameness
 from millrace.consumers.kafka.fetch_lag import Lag, is_in_future, lag_of
+from millrace.consumers.metric import PartFigures, counter, gauge
 from millrace.consumers.records import Chunk, Partition
 
 
@@ -43,8 +45,10 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceStatistics:
+class SourceStatistics(PartFigures):
     """What the source has done. The counters of `partitions` restart with each incarnation."""
+
+    section: ClassVar = "Kafka"
 
     incarnation: int | None
     """The current incarnation; None before the first."""
@@ -70,8 +74,8 @@ class SourceStatistics:
     """Commits that Kafka refused, by the name of the error. CommitFailedError: the group has other members."""
     last_error: str | None
     """The newest error that did not end the fetching."""
-    connected: bool
-    """Whether Kafka answered when it was last asked, about a second ago."""
+    connected: Annotated[bool, gauge("kafka_connected", "0 for long is bad: check the brokers.")]
+    """1 if Kafka answered about a second ago."""
     missing: tuple[Partition, ...] = ()
     """Partitions that have had no leader for some seconds; they are not read."""
     gone: frozenset[Partition] = frozenset()
@@ -88,6 +92,22 @@ class SourceStatistics:
     """How late the timers of the consumer's loop were in the last half minute; above 0.1 the loop is overloaded."""
     as_of: float
     """When this was read, in seconds since 1970."""
+
+    @property
+    def commits(
+        self,
+    ) -> Annotated[
+        Mapping[str, int] | None,
+        counter(
+            "commits",
+            "Bad: refused grows; the training is not affected, lag tools see old offsets.",
+            "outcome",
+        ),
+    ]:
+        """Commits to the group, accepted or refused."""
+        if self.incarnation is None:
+            return None  # counters of what is fetched mean nothing before the first
+        return {"accepted": self.commits_accepted, "refused": sum(self.commits_refused.values())}
 
     @property
     def lag_records(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from millrace.app.monitoring.all_figures import kinds
 from millrace.consumers.dead_letters.letter import DeadLetterStatistics
+from millrace.consumers.kafka.statistics import SourceStatistics
 from millrace.consumers.metric import Metric, PartFigures, counter, gauge, histogram, metrics_of
 from millrace.training.telemetry.group_report import GroupReport, MemberReport
 from millrace.training.telemetry.live_metrics import LiveSnapshot
@@ -209,16 +210,6 @@ _CHECKPOINTS = (
     counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
 )
 
-_KAFKA = (
-    gauge("kafka_connected", "1 if Kafka answered about a second ago. 0 for long is bad: check the brokers."),
-    counter(
-        "commits",
-        "Commits to the group, accepted or refused. Bad: refused grows; the training is not affected, lag tools see "
-        "old offsets.",
-        "outcome",
-    ),
-)
-
 _HTTP = (
     counter(
         "orders",
@@ -278,6 +269,7 @@ _FIGURES: tuple[type[PartFigures], ...] = (
     ModelFacts,
     LiveSnapshot,
     LastSave,
+    SourceStatistics,
     DeadLetterStatistics,
     GroupReport,
     MemberReport,
@@ -289,7 +281,7 @@ _WRITTEN: Mapping[str, tuple[Metric, ...]] = {
     "Lag": _LAG,
     "Live metrics": (),
     "Checkpoints": _CHECKPOINTS,
-    "Kafka": _KAFKA,
+    "Kafka": (),
     "The HTTP side": _HTTP,
     "The group": (),
     "Process": _PROCESS,

@@ -98,7 +98,7 @@ def of_the_trainer(observation: Observation) -> Iterator[Reading]:
     yield from by_label("trainer_time_ratio", throughput_of(observation).waiting)
     yield Reading("incarnation", snapshot.ledger.incarnation)
     yield Reading("brake_starts", 0 if snapshot.crash_loop is None else snapshot.crash_loop.starts)
-    yield from readings([snapshot.letters, *snapshot.figures.values()], snapshot.at)
+    yield from readings([snapshot.source, snapshot.letters, *snapshot.figures.values()], snapshot.at)
     if (group := snapshot.group) is not None:
         # Those of each worker come from the chief alone, so that sums over targets are right.
         members = {str(index): member for index, member in enumerate(group.members if group.is_chief else ())}
@@ -168,7 +168,6 @@ def of_the_source(observation: Observation) -> Iterator[Reading]:
         yield from known("partition_lag_records", behind(snapshot, partition), *labels)
     yield Reading("partitions_read", len(snapshot.ledger.partitions))
     yield Reading("partitions", len(snapshot.ledger.partitions) + len(source.waiting_partitions))
-    yield Reading("kafka_connected", source.connected)
     yield Reading("memory_limit_bytes", snapshot.settings.memory.limit)
     # Before the first stream was opened, counters of what is fetched mean nothing.
     if (queue := queue_of(snapshot)) is not None:
@@ -176,8 +175,6 @@ def of_the_source(observation: Observation) -> Iterator[Reading]:
         yield from by_label("memory_bytes", {part: getattr(queue, part) for part in parts})
         yield Reading("fetched_bytes_total", source.nbytes)
         yield Reading("stale_records_total", source.stale_records)
-        refused = sum(source.commits_refused.values())
-        yield from by_label("commits_total", {"accepted": source.commits_accepted, "refused": refused})
         yield Reading("loop_lag_seconds", source.loop_lag_p99_s, ("consumer",))
 
 
