@@ -23,9 +23,8 @@ from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.throughput import kafka_is_away, throughput_of
 from millrace.app.monitoring.verdict import headline
 from millrace.app.service.kept_history import KeptTables
-from millrace.training.telemetry.live_metrics import LiveSnapshot
+from millrace.training.telemetry.live_metrics import LOSS, LiveSnapshot
 from millrace.training.telemetry.phases import Phase
-from millrace.training.telemetry.watched import LOSS
 
 COLUMNS = tuple(Means.model_fields)
 MOST_METRICS = 8

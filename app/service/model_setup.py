@@ -24,8 +24,7 @@ from millrace.training.model.setup.keras_options import without_effect
 from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.events import ReportEvent, ignore_event
-from millrace.training.telemetry.live_metrics import LiveMetrics
-from millrace.training.telemetry.watched import Watched, choose_watched
+from millrace.training.telemetry.live_metrics import LiveMetrics, Watched, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
 
 log = logging.getLogger(__name__)

@@ -55,9 +55,8 @@ from millrace.training.telemetry.baseline import (
     binary_crossentropy,
 )
 from millrace.training.telemetry.label_sums import Labels, LabelSums
-from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums, Watched
 from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
-from millrace.training.telemetry.watched import Watched
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.save_figures import LastSave
 from tests.app.checkpoint_history import MEASURED, rewind

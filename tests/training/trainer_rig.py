@@ -28,10 +28,9 @@ from millrace.training.recovery.crash_guard import InFlight, leave_no_record
 from millrace.training.recovery.step_errors import StepErrorOptions
 from millrace.training.stream import Hold, NoHold, StreamEnded, StreamStart
 from millrace.training.telemetry.events import Events
-from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.live_metrics import LiveMetrics, choose_watched
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
-from millrace.training.telemetry.watched import choose_watched
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.metric_guesses import plan_of

@@ -13,8 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums
-from millrace.training.telemetry.quantile_sketch import ElementLoss
+from millrace.training.telemetry.label_sums import ElementLoss, Floats, Labels, LabelSums
 
 Guess = Callable[[LabelSums], float | None]
 

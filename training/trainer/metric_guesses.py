@@ -15,7 +15,7 @@ from millrace.training.model.setup.keras_internals import arguments_of, has_loss
 from millrace.training.telemetry import baseline
 from millrace.training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
 from millrace.training.telemetry.label_sums import Labels
-from millrace.training.telemetry.watched import LOSS
+from millrace.training.telemetry.live_metrics import LOSS
 
 _ANY = frozenset({Labels.BINARY, Labels.ONE_HOT, Labels.NUMBERS})
 _COLUMNS = frozenset({Labels.BINARY, Labels.ONE_HOT})

@@ -18,8 +18,7 @@ from millrace.training.model.call.metrics import preferred
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.recovery.isolation import Piece
-from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot
-from millrace.training.telemetry.watched import choose_watched
+from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.scoring import sums_of
 

@@ -10,8 +10,7 @@ import pytest
 
 from millrace.training.model.call.metrics import CompiledMetrics
 from millrace.training.telemetry.baseline import BaselinePlan, absolute_percentage, huber, log_cosh
-from millrace.training.telemetry.label_sums import Labels, LabelSums
-from millrace.training.telemetry.quantile_sketch import QuantileSketch
+from millrace.training.telemetry.label_sums import Labels, LabelSums, QuantileSketch
 from millrace.training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.consumers.errors import ConfigError
 from millrace.training.model.call.metrics import CompiledMetrics, preferred
-from millrace.training.telemetry.watched import WATCHED_LOSS, Watched, choose_watched
+from millrace.training.telemetry.live_metrics import WATCHED_LOSS, Watched, choose_watched
 
 KNOWN = {"mae": False, "gini": None, "auc": True, "accuracy": True}
 
