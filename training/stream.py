@@ -10,8 +10,7 @@ from typing import Protocol
 
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import CallTarget, Delivery, Turn
-from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.pipelines.stream.blocks import CallTarget, Delivery, Suspect, Turn
 from millrace.training.ledger.ledger import Skip
 
 

@@ -21,11 +21,10 @@ from millrace.pipelines.gates.gate import Gate, open_gates
 from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Delivery
-from millrace.pipelines.stream.chunk_order import EventTimeOrder, MixtureOrder
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries
 from millrace.pipelines.stream.decode import DecodePool, Refused
 from millrace.pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
-from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.pipelines.stream.row_order import EventTimeOrder, MixtureOrder, RotationOptions
 from millrace.training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0

@@ -24,7 +24,7 @@ from millrace.consumers.archive.shard_reader import pieces, read_piece
 from millrace.consumers.archive.shards import shard_at
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.records import Chunk, Int64s, Partition
-from millrace.pipelines.files.rows_of_decoded import rows_of
+from millrace.pipelines.files.shard_files import rows_of
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.stream.decode import decode_chunk
 

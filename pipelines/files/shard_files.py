@@ -1,14 +1,19 @@
 """Readers of shards: each gives a dataset of the rows of some shards, read beside each other and decoded.
 
+Where rows depend on the records before them, a chain has the shards of each partition one after another.
+
 An archive's shards, or TFRecord files of `tf.train.Example`. Each row carries the place of its shard in `partitions`,
 and its number there in `offsets`. A generator here never waits for anything but a disk.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 import tensorflow as tf
@@ -16,15 +21,77 @@ import tensorflow as tf
 from millrace.consumers.archive.tfrecord_files import read_frames
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk, Partition
-from millrace.pipelines.files.rows_of_decoded import rows_of
-from millrace.pipelines.files.tfrecord_frames import first_record
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import ExampleDecoder, integers_in
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.shaper import Shaper, open_shapers
+from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import as_is, block_spec
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.pipelines.stream.slices import Skipped
+
+_GZIP = b"\x1f\x8b"
+_PIECE = 1 << 22
+_HEADER, _FOOTER = 12, 4
+"""The length and its checksum before each record; the checksum of the record after it."""
+
+
+def compression_of(path: Path) -> str:
+    """Return GZIP or nothing, as tf.data calls it, by the first bytes of the file."""
+    try:
+        with path.open("rb") as file:
+            return "GZIP" if file.read(2) == _GZIP else ""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def count_records(path: Path) -> int:
+    """Return the number of records; ConfigError where the file ends inside one, or is no TFRecord file.
+
+    The frames are walked, apart from the code that reads the same files later: so what an epoch has visited is compared
+    with something else than itself. A file that ends inside a record is found before all else.
+    """
+    return sum(_frames(path))
+
+
+def first_record(path: Path) -> bytes | None:
+    """Return the first record; None where the file has none."""
+    with closing(_open(path)) as file:
+        header = file.read(_HEADER)
+        return file.read(struct.unpack_from("<Q", header)[0]) if len(header) == _HEADER else None
+
+
+def _open(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path, "rb")) if compression_of(path) else path.open("rb")
+
+
+def _frames(path: Path) -> Iterator[int]:
+    """Yield how many records begin in each piece of the file."""
+    total = 0
+    need = 0
+    """The bytes of the present record that are still to come."""
+    rest = b""
+    unpack = struct.Struct("<Q").unpack_from
+    try:
+        with closing(_open(path)) as file:
+            while piece := file.read(_PIECE):
+                data, at, count = rest + piece, need, 0
+                size = len(data)
+                while at + _HEADER <= size:
+                    at += _HEADER + int(unpack(data, at)[0]) + _FOOTER
+                    count += 1
+                rest, need = (b"", at - size) if at >= size else (data[at:], 0)
+                total += count
+                yield count
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(
+            f"{path} cannot be read after record {total}: {error}; leave it out, or make it again"
+        ) from error
+    if need or rest:
+        raise ConfigError(f"{path} ends inside record {total}, or is no TFRecord file; leave it out, or make it again")
+
 
 AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
@@ -219,3 +286,119 @@ def flat_spec(schema: Schema) -> Rows:
         lambda spec: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype, spec.name), of_blocks
     )
     return flat
+
+
+def rows_of(decoded: Decoded, shard: int) -> Rows:
+    """Return rows [n, ...], each with the place of its shard."""
+    rows = len(decoded)
+    return Rows(
+        features=decoded.features,
+        labels=decoded.labels,
+        weights=np.ones(rows, np.float32) if decoded.weights is None else decoded.weights,
+        offsets=decoded.offsets,
+        partitions=np.full(rows, shard, np.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardChain:
+    """The shards of one partition."""
+
+    partition: Partition
+    places: tuple[int, ...]
+    """Of its shards, in the order of their offsets."""
+    start: int
+    end: int
+    """The offset at which what follows begins: at the end of the last shard, or behind it."""
+
+
+class RowChains:
+    """The chains of what is read in an epoch, whose rows are shaped as live ones are.
+
+    A chain goes on with the states of those before it: from shard to shard, and from what is trained on to what is
+    validated on. Partitions are read beside each other, in any order, which changes no row.
+
+    Owns the states of the present epoch, each of which begins them again. `begin` is called before a chain of the
+    epoch is read; each chain is then read on one thread at a time.
+    """
+
+    def __init__(
+        self, chains: Sequence[ShardChain], new: Callable[[], Sequence[Shaper]], before: "RowChains | None" = None
+    ) -> None:
+        """Begin with the states of `before`, which has been read by then, or with `new` ones that remember nothing."""
+        self.chains = tuple(chains)
+        self.states: Sequence[Shaper] = ()
+        """At the end of the last epoch that was read."""
+        self._new, self._before = new, before
+        self._shape: Shape | None = None
+        self._chain_of = {place: number for number, chain in enumerate(chains) for place in chain.places}
+
+    @property
+    def ends(self) -> Mapping[Partition, int]:
+        """The offsets at which the states end, once an epoch is read."""
+        before = {} if self._before is None else self._before.ends
+        return {**before, **{chain.partition: chain.end for chain in self.chains}}
+
+    def begin(self, places: Iterable[int]) -> Sequence[int]:
+        """Begin the states of an epoch anew; return the numbers of the chains as these shards name them first."""
+        states = self._new()
+        if self._before is not None:
+            for mine, theirs in zip(states, self._before.states, strict=True):
+                mine.load(*theirs.saved())
+        positions = {**self.ends, **{chain.partition: chain.start for chain in self.chains}}
+        self._shape = open_shapers(states, 0, positions, at_once=True)
+        self.states = states
+        return list(dict.fromkeys(self._chain_of[place] for place in places))
+
+    def chunks(self, number: int, read: Callable[[int], Iterable[Chunk]]) -> Iterator[tuple[int, Chunk]]:
+        """Yield the chunks of a chain, each with the place of its shard; every offset is covered by one of them."""
+        chain = self.chains[number]
+        held: tuple[int, Chunk] | None = None
+        reached = chain.start
+        for place in chain.places:
+            for chunk in read(place):
+                if held is not None:
+                    yield held
+                held = place, replace(chunk, start=reached)
+                reached = chunk.end
+        if held is not None:
+            yield held[0], replace(held[1], end=chain.end)
+
+    def shape(self, decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
+        """Return the chunk with its new rows, column by column, and the records that give none."""
+        assert self._shape is not None
+        rows, left_out = self._shape(decoded)
+        # A sequence is made of the records of a chunk where it is copied; tf.data takes arrays alone.
+        features = {name: column[:] for name, column in rows.features.items()}
+        return replace(rows, features=features), left_out
+
+
+class ChainedFiles(ChunkFiles):
+    """Reads the shards of each partition in the order of their offsets, and partitions beside each other."""
+
+    def __init__(
+        self,
+        read: ReadShard,
+        decoder: Decoder,
+        schema: Schema,
+        chains: RowChains,
+        refusals: Refusals,
+        threads: int = 2,
+    ) -> None:
+        """Take `schema` for that of the rows; that of the records is the decoder's."""
+        super().__init__(read, decoder, refusals, threads, schema)
+        self._chains = chains
+
+    def _begun(self, order: Order) -> Sequence[int]:
+        return self._chains.begin(order())
+
+    def _most_at_once(self, order: Order) -> int:
+        del order
+        return len(self._chains.chains)
+
+    def _rows(self, number: int, most: int) -> Iterator[Rows]:
+        for place, chunk in self._chains.chunks(number, lambda shard: self._read(shard, most)):
+            rows, left_out = self._chains.shape(self._decoding.decoded(chunk, place))
+            if left_out:
+                self._decoding.refusals.leave_out(place, range(chunk.start, chunk.end), left_out)
+            yield rows_of(rows, place)

@@ -21,9 +21,8 @@ from typing import Protocol
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
-from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Span
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Span, Suspect
 from millrace.pipelines.stream.dataset import PreprocessError
-from millrace.pipelines.stream.preprocess_bypass import Suspect
 from millrace.training.errors import StateNotFiniteError, StepError
 from millrace.training.model.call.culprit_search import Culprits
 from millrace.training.model.learner import Learner

@@ -12,17 +12,22 @@ from millrace.consumers.archive.shard_reader import pieces, read, read_piece
 from millrace.consumers.archive.shards import Shard
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk
-from millrace.pipelines.files.chained_files import ChainedFiles
 from millrace.pipelines.files.file_dataset import FileBlocks, FileOptions
 from millrace.pipelines.files.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from millrace.pipelines.files.service_worker import Form, Work
-from millrace.pipelines.files.shard_files import ChunkFiles, ShardReader, example_files
-from millrace.pipelines.files.tfrecord_frames import compression_of, first_record
+from millrace.pipelines.files.shard_files import (
+    ChainedFiles,
+    ChunkFiles,
+    RowChains,
+    ShardReader,
+    compression_of,
+    example_files,
+    first_record,
+)
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import integers_in
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schema
-from millrace.pipelines.shaping.row_chains import RowChains
 from millrace.pipelines.stream.dataset import Preprocess
 from millrace.training.model.setup.cores import usable_cores
 from millrace.training.model.setup.model_code import model_sha256

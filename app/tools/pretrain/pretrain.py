@@ -36,9 +36,8 @@ from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.consumers.section import SettingError
 from millrace.pipelines.files.service_dataset import ServiceJob
-from millrace.pipelines.files.shard_files import ShardReader
+from millrace.pipelines.files.shard_files import RowChains, ShardChain, ShardReader
 from millrace.pipelines.files.visits import Refusals
-from millrace.pipelines.shaping.row_chains import RowChains, ShardChain
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 from millrace.training.checkpoints.folder import Folder

@@ -10,8 +10,7 @@ from pathlib import Path
 from millrace.app.settings import Settings
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import Turn
-from millrace.pipelines.stream.preprocess_bypass import Suspect
+from millrace.pipelines.stream.blocks import Suspect, Turn
 from millrace.pipelines.stream.recorded_feed import PlannedBlock
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import CorruptError, NotRebuildableError

@@ -6,7 +6,7 @@ import pytest
 from millrace.consumers.errors import HandoffEnded
 from millrace.consumers.handoff import Handoff
 from millrace.consumers.records import Chunk, Partition
-from millrace.pipelines.stream.chunk_order import PATIENCE_S, EventTimeOrder, MixtureOrder, RotationOrder, draining
+from millrace.pipelines.stream.row_order import PATIENCE_S, EventTimeOrder, MixtureOrder, RotationOrder, draining
 
 P0, P1, P2 = (Partition("clicks", number) for number in range(3))
 R0 = Partition("refunds", 0)

@@ -21,7 +21,7 @@ from millrace.pipelines.formats.shared.protocol import DecodedValues
 from millrace.pipelines.schema import Column, Field, Schema
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.assert_messages import noted
-from millrace.pipelines.stream.blocks import Delivery, Rows
+from millrace.pipelines.stream.blocks import Delivery, Rows, Suspect
 from millrace.pipelines.stream.dataset import (
     TICK,
     DatasetOptions,
@@ -36,7 +36,6 @@ from millrace.pipelines.stream.dataset import (
 )
 from millrace.pipelines.stream.decode import DecodePool
 from millrace.pipelines.stream.feed import Feed, FeedOptions
-from millrace.pipelines.stream.preprocess_bypass import Suspect
 
 pytestmark = pytest.mark.tensorflow
 

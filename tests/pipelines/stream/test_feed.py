@@ -19,10 +19,9 @@ from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block, Turn
-from millrace.pipelines.stream.chunk_order import EventTimeOrder
 from millrace.pipelines.stream.decode import DecodePool, Refused
 from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
-from millrace.pipelines.stream.row_order import RotationOptions
+from millrace.pipelines.stream.row_order import EventTimeOrder, RotationOptions
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)

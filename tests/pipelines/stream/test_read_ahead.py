@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.pipelines.stream.read_ahead import Ahead
+from millrace.pipelines.stream.dataset import Ahead
 
 SOON_S = 20.0
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.record_balance import Balance
+from millrace.pipelines.stream.feed import Balance
 from millrace.training.ledger.account import PartitionAccount
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.line import Line

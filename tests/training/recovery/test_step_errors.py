@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span, Suspect
 from millrace.pipelines.stream.dataset import PreprocessError
-from millrace.pipelines.stream.preprocess_bypass import Suspect
 from millrace.training.checkpoints.manifest import Manifest, SaveReason
 from millrace.training.commands import Pause, Resume, Rewind, Save
 from millrace.training.errors import StepError
