@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from millrace.app.monitoring.all_figures import places
+from millrace.app.monitoring.all_figures import kinds, places
 from millrace.app.monitoring.metrics.collector import ServiceCollector
 from millrace.app.monitoring.models import LagAnswer, Status, ThroughputAnswer
 from millrace.app.monitoring.observer import Observation, Observer
@@ -17,7 +17,7 @@ from millrace.app.service.figures import ExportFigures
 from millrace.consumers.metric import MODEL, Metric, Moment, NoMetric, PartFigures
 from millrace.training.checkpoints import SaveReason
 from millrace.training.ledger.skips import Skip
-from tests.app.answer_fields import fields_of
+from tests.app.answer_fields import fields_of, made_up
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.groups import group, member
 from tests.app.metrics_text import Scrape
@@ -167,7 +167,10 @@ def observation(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Observation:
     rig.publish(SaveReason.DEMAND, 0)
     rig.post()
     seen = Observer(lambda: take(rig.service)).look()
-    return replace(seen, arriving_per_s=0.3, starved=0.1, loop_lag_p99_s=0.002)
+    # The rig has not all capabilities: what it lacks reports something made up.
+    reported = {kind.name: made_up(kind) for kind in kinds()} | dict(seen.snapshot.figures)
+    snapshot = replace(seen.snapshot, figures=reported)
+    return replace(seen, snapshot=snapshot, arriving_per_s=0.3, starved=0.1, loop_lag_p99_s=0.002)
 
 
 def shown_at(answer: Any, path: list[str], key: Key = frozenset()) -> dict[Key, float]:
