@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.app.settings.secret_files import exposure
+from millrace.app.settings.secret_files import exposure, why_unread
 from millrace.consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ class Tokens:
             content = self._read()
         except OSError as error:
             raise ConfigError(
-                f"{self.setting}: {folder} cannot be read: {_why(error)}; make the folder, with one file per token"
+                f"{self.setting}: {folder} cannot be read: {why_unread(error)}; make the folder, with one file per "
+                "token"
             ) from None
         if content.complaints:
             raise ConfigError(f"{self.setting}: {content.complaints[0]}")
@@ -99,7 +100,7 @@ class Tokens:
             except FileNotFoundError:
                 continue  # removed or exchanged at this moment
             except OSError as error:
-                complaints.append(f"{path} cannot be read: {_why(error)}")
+                complaints.append(f"{path} cannot be read: {why_unread(error)}")
             except ValueError as error:
                 complaints.append(str(error))
         return _Content(hashes, tuple(complaints))
@@ -125,7 +126,3 @@ def _token_in(path: Path) -> str:
 def _hash(token: str) -> bytes:
     """Return a hash. All have one length, so that a comparison takes the same time for each."""
     return hashlib.sha256(token.encode()).digest()
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or "it cannot be opened").lower()

@@ -146,7 +146,13 @@ def verify(
     if as_json:
         typer.echo(json.dumps(listed(found), indent=2))
     else:
-        print_table(["number", "condition", "problems"], [_verdict(one) for one in found])
+        print_table(
+            ["number", "condition", "problems"],
+            [
+                [one.name if one.number is None else str(one.number), one.condition.value, "; ".join(one.problems)]
+                for one in found
+            ],
+        )
     bad = [one for one in found if one.condition is Condition.CORRUPT or (number is not None and not one.verified)]
     if bad:
         raise CorruptError(
@@ -278,8 +284,3 @@ def _chosen(store: "CheckpointStore", which: str) -> int:
 
 def _name(found: "Inspection") -> str:
     return found.name if found.number is None else f"checkpoint {found.number} is {found.condition}"
-
-
-def _verdict(found: "Inspection") -> list[str]:
-    number = found.name if found.number is None else str(found.number)
-    return [number, found.condition.value, "; ".join(found.problems)]

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -63,19 +63,19 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
     options = list[inspect.Parameter]()
     for name, parameter in parameters.items():
-        options += _options(groups[name]) if name in groups else [parameter.replace(kind=parameter.KEYWORD_ONLY)]
+        if name not in groups:
+            options.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            typed = hints[field.name]
+            options.append(
+                inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=typed)
+            )
     # typer reads both of them, to find the options of a command.
     with_options.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # mypy knows none
     with_options.__annotations__ = {option.name: option.annotation for option in options}
     return with_options
-
-
-def _options(group: Any) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

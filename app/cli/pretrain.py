@@ -223,10 +223,8 @@ def source_of(found: Loaded, files: list[Path], extent: RangeOptions) -> ShardSo
     wanted = extent.named()
     if wanted is not None and files:
         raise typer.BadParameter("name files, or a range of the topics", param_hint="--from")
-    return wanted or (from_files(files) if files else _archive(found))
-
-
-def _archive(found: Loaded) -> ShardSource:
+    if wanted is not None or files:
+        return wanted or from_files(files)
     path = found.settings.archive.path
     if path is None:
         raise ConfigError(

@@ -23,7 +23,11 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], to: Cons
     """Print rows under their headings; the last column folds."""
     to = to or console()
     if to.width >= _UNBOUNDED:
-        _print_plain([headings, *rows], to)
+        lines = [headings, *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for cells in lines:
+            line = "".join(cell.ljust(width + _GAP) for cell, width in zip(cells, widths, strict=True))
+            to.print(Text(line.rstrip()))
         return
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for heading in headings:
@@ -41,13 +45,6 @@ def print_line(widths: Sequence[int], cells: Sequence[Text], to: Console) -> Non
     grid.add_column(overflow="fold")
     grid.add_row(*cells)
     to.print(grid)
-
-
-def _print_plain(rows: Sequence[Sequence[str]], to: Console) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths, strict=True))
-        to.print(Text(line.rstrip()))
 
 
 class BarLines:

@@ -29,8 +29,7 @@ from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import Span
-from millrace.pipelines.stream.record_sample import RecordSample, from_document, to_document
-from millrace.training.checkpoints.lease import FolderLease
+from millrace.pipelines.stream.record_sample import from_document, to_document
 from millrace.training.errors import GroupError, NotOneGroupError
 from millrace.training.group.lobby import wait_for_all
 from millrace.training.group.lockstep_trainer import GroupTrainer
@@ -101,7 +100,10 @@ class GroupService(Service):
         self._raise_if_stopped()
         # Build, trace and prove the model, as all do at the same time, on the chief's sample of records.
         self.phases.enter(Phase.TRACING)
-        sample = None if lease is None else self._sample(lease, source)
+        sample = None
+        if lease is not None:
+            found = (read() for read in RecordSamples(self.settings, lease.folder).sources(source))
+            sample = next((one for one in found if one is not None), None)
         document = group.exchange.broadcast(b"" if sample is None else json.dumps(to_document(sample)).encode())
         shared = from_document(json.loads(document)) if document else None
         learner = build_learner(self.settings, (lambda: shared,), group.strategy)
@@ -173,10 +175,6 @@ class GroupService(Service):
         found["config_sha256"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
         until = self.options.until
         return {**found, "model.build": build.function, "--until": None if until is None else str(until)}
-
-    def _sample(self, lease: FolderLease, source: KafkaSource) -> RecordSample | None:
-        found = (read() for read in RecordSamples(self.settings, lease.folder).sources(source))
-        return next((sample for sample in found if sample is not None), None)
 
     def _group_running(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.secret_files import read_secret, why_unread
 from millrace.consumers.errors import ConfigError
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----\s*(.*?)-----END CERTIFICATE-----", re.DOTALL)
@@ -32,7 +32,7 @@ class PemFile:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise ConfigError(f"{self.setting}: {self.path} cannot be read: {_why(error)}") from None
+            raise ConfigError(f"{self.setting}: {self.path} cannot be read: {why_unread(error)}") from None
 
 
 def trusting(authorities: PemFile | None, purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> ssl.SSLContext:
@@ -84,10 +84,6 @@ def first_certificate(pem: bytes) -> str:
     _, found, rest = pem.decode("ascii", "replace").partition(begin)
     body, complete, _ = rest.partition(end)
     return f"{begin}{body}{end}\n" if found and complete else ""
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or "it cannot be opened").lower()
 
 
 def first_end(pem: bytes) -> float | None:

@@ -84,7 +84,7 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
     """Read the overrides out of `environ`, or out of the process's environment."""
     environ = os.environ if environ is None else environ
     ours = {name: value for name, value in environ.items() if name.upper().startswith(PREFIX)}
-    keys = {name: _key(name) for name in ours}
+    keys: dict[str, Key] = {name: tuple(name[len(PREFIX) :].lower().split(DELIMITER)) for name in ours}
     known = {key: name for name, key in keys.items() if key[0] in settings.model_fields}
     unknown = {key: name for name, key in keys.items() if key not in known and len(key) > 1}
     values = {key: _value(settings, name, key, ours[name]) for key, name in known.items()}
@@ -141,10 +141,6 @@ def require_tensorflow_backend() -> None:
 
 def _said(names: Mapping[Key, str]) -> dict[Key, str]:
     return {key: f"environment {name}" for key, name in names.items()}
-
-
-def _key(name: str) -> Key:
-    return tuple(name[len(PREFIX) :].lower().split(DELIMITER))
 
 
 def _value(settings: type[BaseModel], name: str, key: Key, text: str) -> Any:

@@ -67,21 +67,12 @@ _OURS_ALONE = {"title", "ge", "gt"}
 
 def reference() -> str:
     """Return the whole page."""
-    return "\n".join((_INTRODUCTION, *_top(), *_sections()))
-
-
-def _top() -> Iterator[str]:
-    yield "## At the top\n"
-    yield from _table(
-        (((name,), info) for name, info in Settings.model_fields.items() if not models_in(info.annotation))
-    )
-
-
-def _sections() -> Iterator[str]:
+    at_the_top = (((name,), info) for name, info in Settings.model_fields.items() if not models_in(info.annotation))
+    lines = [_INTRODUCTION, "## At the top\n", *_table(at_the_top)]
     for name, info in Settings.model_fields.items():
         for _, model in models_in(info.annotation):
-            yield f"## {name}\n\n{info.description}\n"
-            yield from _table(settings_of(model, (name,)))
+            lines += [f"## {name}\n\n{info.description}\n", *_table(settings_of(model, (name,)))]
+    return "\n".join(lines)
 
 
 def _table(settings: Iterator[tuple[Key, FieldInfo]]) -> Iterator[str]:

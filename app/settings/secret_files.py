@@ -27,13 +27,14 @@ def read_secret(key: str, path: Path | None) -> SecretStr | None:
     except UnicodeDecodeError:
         raise ConfigError(f"{key}: {path} is not UTF-8 text; write the secret alone into it") from None
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {_why(error)}; put the secret there") from None
+        raise ConfigError(f"{key}: {path} cannot be read: {why_unread(error)}; put the secret there") from None
     if not secret:
         raise ConfigError(f"{key}: {path} is empty; write the secret into it")
     return SecretStr(secret)
 
 
-def _why(error: OSError) -> str:
+def why_unread(error: OSError) -> str:
+    """Return why a file cannot be read, for a sentence."""
     return (error.strerror or "it cannot be opened").lower()
 
 

@@ -78,20 +78,16 @@ def archive(settings: Settings, until: Until | None, asked: threading.Event) -> 
     """Archive until `asked` is set, or up to `until`."""
     place = archive_place(settings)
     try:
-        _archive_into(place, settings, until, asked)
+        with store_at(place).lock(asked.wait):
+            if left := remove_leftovers(place):
+                log.info("removed %d files that an earlier archiver has left half written", left)
+            shards = [shard for shard in listing(place) if shard.partition.topic in settings.kafka.topics]
+            with _source(settings) as source:
+                _run(settings, source, shards, until, asked)
     except OSError as error:
         if isinstance(error, MillraceError):
             raise
         raise ConfigError(f"archive.path: cannot write to {place}: {error.strerror or error}") from error
-
-
-def _archive_into(place: Place, settings: Settings, until: Until | None, asked: threading.Event) -> None:
-    with store_at(place).lock(asked.wait):
-        if left := remove_leftovers(place):
-            log.info("removed %d files that an earlier archiver has left half written", left)
-        shards = [shard for shard in listing(place) if shard.partition.topic in settings.kafka.topics]
-        with _source(settings) as source:
-            _run(settings, source, shards, until, asked)
 
 
 def _run(

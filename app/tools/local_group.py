@@ -213,7 +213,8 @@ def run_group(
             if (code := _ended(workers, ends=ends)) is not None:
                 return code
             for worker in workers:
-                if worker.exit_code is not None and _again(worker, ends=ends):
+                pause_s = _LEARNT_ALL_S if ends and worker.exit_code == 0 else 0.0
+                if worker.exit_code is not None and worker.start_again(pause_s):
                     started(worker)
         return _stop(workers, signals, grace_s)
     finally:
@@ -225,11 +226,6 @@ def _ended(workers: Sequence[Worker], *, ends: bool) -> int | None:
     if any(worker.exit_code == MISTAKE for worker in workers):
         return MISTAKE
     return 0 if ends and workers[0].exit_code == 0 else None
-
-
-def _again(worker: Worker, *, ends: bool) -> bool:
-    """Start a worker that has ended again, as soon as its pause is over; return whether it was started."""
-    return worker.start_again(_LEARNT_ALL_S if ends and worker.exit_code == 0 else 0.0)
 
 
 def _stop(workers: Sequence[Worker], signals: StopSignals, grace_s: float) -> int:

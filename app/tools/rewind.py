@@ -6,7 +6,7 @@ within some seconds, the rewind is done without knowing.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -72,7 +72,12 @@ def rewind_or_send(
     destination = parse_destination(order.to, now_s=time.time())
     skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
-        return _by_its_trainer(partial(local_service, settings, token, files), holder, order.body(destination))
+        try:
+            return _sent(local_service(settings, token, files), order.body(destination))
+        except (ConfigError, UnreachableError) as error:
+            raise type(error)(
+                f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"
+            ) from error
     request = RewindRequest(to=destination, skips=skips, unskip=order.unskip, by="command line", note=order.reason)
     store, numbers = CheckpointStore(folder), folder.numbers()
     present = present_on_disk(store)
@@ -106,16 +111,6 @@ def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
         return beginnings_of(source)
     finally:
         source.stop(_STOP_S)
-
-
-def _by_its_trainer(remote: Callable[[], Remote], holder: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Send the rewind to the trainer that holds the folder."""
-    try:
-        return _sent(remote(), body)
-    except (ConfigError, UnreachableError) as error:
-        raise type(error)(
-            f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"
-        ) from error
 
 
 def _sent(remote: Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,28 +2,21 @@
 
 import re
 import socket
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from millrace.app.settings.sections.training import auto_or_number
 from millrace.consumers.section import Count, Section, SettingError
 from millrace.consumers.units import Duration
 
 _ORDINAL = re.compile(r"^(.+)-(\d+)$")
 
 
-def _auto_or_number(value: object) -> object:
-    if value == "auto":
-        return value
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ValueError(f"{value!r} is neither auto nor a whole number from 0; write one of them")
-    return number
-
-
 AutoOrIndex = Annotated[
     int | Literal["auto"],
-    BeforeValidator(_auto_or_number),
+    BeforeValidator(partial(auto_or_number, least=0)),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
 ]
 

@@ -1,5 +1,6 @@
 """`training`: how the model learns, and how it is scored."""
 
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -10,18 +11,19 @@ from millrace.consumers.user_class import UserClass, named_or_class
 from millrace.training.detectors.detectors import DETECTORS
 
 
-def _auto_or_count(value: object) -> object:
+def auto_or_number(value: object, least: int) -> object:
+    """Return `auto`, or a whole number from the least; ValueError for everything else."""
     if value == "auto":
         return value
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{value!r} is neither auto nor a whole number from 1; write one of them")
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ValueError(f"{value!r} is neither auto nor a whole number from {least}; write one of them")
     return number
 
 
 AutoOrCount = Annotated[
     int | Literal["auto"],
-    BeforeValidator(_auto_or_count),
+    BeforeValidator(partial(auto_or_number, least=1)),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
 

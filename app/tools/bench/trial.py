@@ -40,7 +40,15 @@ def bench(loaded: Loaded, seconds: float) -> Trial:
         service = Service(apart, RunOptions(until=Now(), commits=False), on_end=ended.set)
         service.start()
         try:
-            observation = _watch(service, ended, interval)
+            # Watch until the service ends or the measurement is complete; return the last observation.
+            observer = Observer(partial(take, service))
+            looked_at = float("-inf")
+            while not ended.wait(POLL_S) and not _complete(service, interval):
+                if (now := time.monotonic()) - looked_at >= LOOK_EVERY_S:
+                    observer.look()
+                    looked_at = now
+            _complete(service, interval)
+            observation = observer.look()
         finally:
             service.stop()
             service.join(service.grace_left_s())
@@ -71,18 +79,6 @@ def limits_of(observation: Observation) -> Limits:
         waiting=throughput.waiting,
         advice=throughput.advice,
     )
-
-
-def _watch(service: Service, ended: threading.Event, interval: Interval) -> Observation:
-    """Watch until the service ends or the measurement is complete; return the last observation."""
-    observer = Observer(partial(take, service))
-    looked_at = float("-inf")
-    while not ended.wait(POLL_S) and not _complete(service, interval):
-        if (now := time.monotonic()) - looked_at >= LOOK_EVERY_S:
-            observer.look()
-            looked_at = now
-    _complete(service, interval)
-    return observer.look()
 
 
 def _complete(service: Service, interval: Interval) -> bool:

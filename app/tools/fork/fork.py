@@ -76,7 +76,9 @@ def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
         found = FoundWeights(what=what, sha256=origin.sha256, arrays=origin.part(PART).arrays)
         table = match(learner.model, found)
         take_over(learner.model, table)  # (3)
-        slots = keep_slots(learner.model, origin.part("optimizer").arrays, _classes(origin))
+        recorded = origin.part(HYPERPARAMETERS).facts
+        classes = {name.removesuffix(_CLASS): value for name, value in recorded.items() if name.endswith(_CLASS)}
+        slots = keep_slots(learner.model, origin.part("optimizer").arrays, classes)
         facts = {key: value for key, value in table.facts().items() if key != "source"}
         told = {
             "forked_from": {
@@ -124,11 +126,6 @@ def _offsets(settings: Settings, origin: ForkOrigin, start: Start) -> Mapping[Pa
         )
     learnt = positions_of(origin.part(LEDGER))
     return {partition: min(offset, learnt.get(partition, offset)) for partition, offset in found.items()}
-
-
-def _classes(origin: ForkOrigin) -> dict[str, str]:
-    facts = origin.part(HYPERPARAMETERS).facts
-    return {name.removesuffix(_CLASS): value for name, value in facts.items() if name.endswith(_CLASS)}
 
 
 def _publish(

@@ -12,7 +12,6 @@ from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
-from millrace.training.checkpoints.parts import PartState
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.ledger.ledger import Ledger, PartitionAccount
 from millrace.training.ledger.offset_checksum import Evidence
@@ -106,9 +105,10 @@ class Shelf:
             testimonies={Partition.parse(name): Evidence(*row) for name, row in parts["witness"].facts.items()},
             accounts=ledger.statistics().partitions,
             skips=ledger.skips,
-            arrays={f"{name}/{key}": value for name in STATE if name in parts for key, value in _arrays(parts[name])},
+            arrays={
+                f"{name}/{key}": np.asarray(value)
+                for name in STATE
+                if name in parts
+                for key, value in parts[name].arrays.items()
+            },
         )
-
-
-def _arrays(state: PartState) -> list[tuple[str, Array]]:
-    return [(key, np.asarray(value)) for key, value in state.arrays.items()]

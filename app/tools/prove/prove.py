@@ -202,7 +202,11 @@ def set_apart(
     """
     path.mkdir(parents=True, exist_ok=True)
     port, letters = free_port(), _unlike(settings.kafka.topics)
-    values = _changed(settings.model_dump(mode="json"), settings, bootstrap)
+    values, build = settings.model_dump(mode="json"), settings.model.build
+    values["kafka"] = {**{key: values["kafka"][key] for key in _KAFKA_KEPT}, "bootstrap_servers": [bootstrap]}
+    values["model"]["build"] = f"{build.file}:{build.function}"
+    form = settings.records.format
+    values["records"]["format"] = form if isinstance(form, str) else form.place
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["model"]["initial_weights"] = None
@@ -225,18 +229,6 @@ def set_group_apart(settings: Settings, bootstrap: str, path: Path, workers: int
     ]
     load(members[0].config, {})
     return members
-
-
-def _changed(values: dict[str, Any], settings: Settings, bootstrap: str) -> dict[str, Any]:
-    build = settings.model.build
-    kafka = {key: values["kafka"][key] for key in _KAFKA_KEPT}
-    form = settings.records.format
-    return {
-        **values,
-        "records": {**values["records"], "format": form if isinstance(form, str) else form.place},
-        "kafka": {**kafka, "bootstrap_servers": [bootstrap]},
-        "model": {**values["model"], "build": f"{build.file}:{build.function}"},
-    }
 
 
 def _unlike(topics: tuple[str, ...]) -> str:
