@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
-from millrace.app.service.sampling import read_between
+from millrace.app.service.kept_sample import read_between
 from millrace.app.settings import Settings, to_decoder
 from millrace.app.settings.sections.registry import cache_of
 from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetters

@@ -8,15 +8,15 @@ Owns the file, which is written while the folder's lease is held, and is readabl
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.app.service.sampling import Positions, read_between
 from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.durable_files import replace_durably
-from millrace.consumers.errors import MillraceError
+from millrace.consumers.errors import HandoffEmpty, HandoffEnded, MillraceError
+from millrace.consumers.handoff import Handoff, ReceiveEnd
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
-from millrace.consumers.records import Chunk
+from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
@@ -30,6 +30,38 @@ _ROWS = 256
 _READ_S = 5.0
 """How long Kafka may take for the next records of the sample."""
 _OWNER_ONLY = 0o600
+
+Positions = Mapping[Partition, int]
+_PATIENCE_S = 15.0
+_HELD_BYTES = 64 * 1024 * 1024
+
+
+def read_between(
+    source: KafkaSource,
+    incarnation: int,
+    start: Positions,
+    until: Positions,
+    *,
+    wait_s: float = _PATIENCE_S,
+    counted: bool = True,
+) -> Iterator[Chunk]:
+    """Yield the records between two positions; stop early where Kafka sends none for some seconds.
+
+    Nothing is committed. Blocks the caller, who has started the source and stops it. Unless `counted`, the statistics of the source leave them out.
+    """
+    handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
+    source.begin(incarnation, start, handoff, until, counted=counted)
+    receiving: ReceiveEnd = handoff
+    try:
+        while True:
+            chunk = receiving.receive(wait_s)
+            if len(chunk):
+                yield chunk
+    except (HandoffEnded, HandoffEmpty):
+        return
+    finally:
+        source.pause()
+        receiving.close()
 
 
 def rows_of(decoded: Sequence[Decoded], settings: Settings) -> list[Decoded]:

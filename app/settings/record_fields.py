@@ -23,8 +23,6 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from millrace.app.settings.image_fields import image_fault
-from millrace.app.settings.nesting import depth
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Count, Section, SettingError, no_truth_value
 from millrace.pipelines import schema
@@ -33,6 +31,17 @@ from millrace.pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str
 Length = Annotated[int, Field(ge=1), BeforeValidator(no_truth_value)]
+
+# What an image may be.
+_DTYPES = ("uint8", "float32")
+_CHANNELS = (1, 3)
+_DIMENSIONS = 3
+_NOTHING_FOR_IT = ("missing", "min", "max", "one_of", "pad", "length", "example", "ragged")
+
+
+def depth(value: Any) -> int:
+    """Return how many lists lie in each other, by the first element of each."""
+    return 1 + (depth(value[0]) if value else 0) if isinstance(value, list) else 0
 
 
 def _scalar(value: object) -> object:
@@ -263,8 +272,15 @@ class FeatureSettings(_Named):
         return super().dimensions if self.image is None else 0
 
     def fault(self) -> tuple[str, str] | None:
-        """Return what no image can have."""
-        return None if self.image is None else image_fault(self)
+        """Return which setting no image can have, and why; None if there is none, or if it is no image."""
+        if self.image is None:
+            return None
+        if len(self.shape) != _DIMENSIONS or self.shape[2] not in _CHANNELS:
+            return "shape", "an image has [height, width, channels], with 1 channel or 3; write that"
+        if self.dtype not in _DTYPES:
+            return "dtype", f"pixels are from 0 to 255, and this is {self.dtype}; write uint8, or float32"
+        others = [key for key in _NOTHING_FOR_IT if getattr(self, key) not in {None, False}]
+        return (others[0], "this is nothing for an image; leave it out") if others else None
 
     @property
     def varies(self) -> bool:

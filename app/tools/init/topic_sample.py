@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from millrace.app.service.sampling import read_between
+from millrace.app.service.kept_sample import read_between
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry

@@ -16,7 +16,9 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from millrace.app.service.sampling import read_between
+import numpy as np
+
+from millrace.app.service.kept_sample import read_between
 from millrace.app.settings import Settings, load, own_settings, to_decoder, to_format, to_schema
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.local_broker import LocalBroker
@@ -26,14 +28,16 @@ from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveS
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
 from millrace.app.tools.prove.group_campaign import GroupCampaign
 from millrace.app.tools.prove.kills import TRAINER_POINTS, GroupKill, KillMethod, group_plan, plan
-from millrace.app.tools.prove.random_records import Generated
 from millrace.app.tools.prove.trainer_process import UnprovenError, WaitedError
-from millrace.app.tools.traffic.single_writer import SingleWriter
+from millrace.app.tools.traffic.single_writer import ExpectedPosition, SingleWriter, Verdict
 from millrace.app.tools.traffic.topic_reader import dead_letters
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.pipelines.formats import Format
+from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import decode_chunk
 from millrace.training.checkpoints.folder import Folder
@@ -56,6 +60,12 @@ EVERY_S = 1.0
 _KAFKA_KEPT = ("topics", "weights", "isolation_level", "fetch_bytes", "chunk_records")
 _LOOPBACK = "127.0.0.1"
 
+_POOL = 256
+_BAD = 0.005
+"""The share of records that must be set aside."""
+_NEVER_ADMITTED = b"\0\n\xff"
+"""At the end of a record: a byte too many, no JSON, two rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofResult:
@@ -69,6 +79,29 @@ class ProofResult:
     def kept(self) -> bool:
         """Whether everything held."""
         return self.figures.kept
+
+
+class Generated:
+    """A stream of a schema's records."""
+
+    def __init__(self, form: Format, schema: Schema, seed: int, settings: Any = None, *, framed: bool = False) -> None:
+        """Draw the pool. ConfigError where records of this format cannot be generated.
+
+        `settings` are those of the format; `framed`: whether a record begins with the number of a schema in a registry.
+        """
+        if framed:
+            raise ConfigError(
+                "records.registry: no records can be made up that begin with the number of a schema there; for a proof "
+                "copy the config, and leave the registry out of the copy"
+            )
+        self._pool = form.generate(schema, np.random.default_rng(seed), _POOL, settings)
+
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:  # noqa: ARG002 - a stream's signature
+        """Draw one record and its verdict."""
+        value = random.choice(self._pool)
+        if random.random() >= _BAD:
+            return value, None
+        return random.choice([(None, Reason.EMPTY), (value + _NEVER_ADMITTED, Reason.MALFORMED)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

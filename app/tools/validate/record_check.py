@@ -7,8 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.app.service.kept_sample import rows_of
-from millrace.app.service.sampling import Positions, read_between
+from millrace.app.service.kept_sample import Positions, read_between, rows_of
 from millrace.app.settings import Settings, to_decoder, to_format, to_schema
 from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.tools.validate.check import CheckResult, fail, ok, warn

@@ -23,8 +23,7 @@ from millrace.app.tools.prove.kills import (
     group_plan,
     plan,
 )
-from millrace.app.tools.prove.prove import POINTS, ProofResult, set_apart, set_group_apart
-from millrace.app.tools.prove.random_records import Generated
+from millrace.app.tools.prove.prove import POINTS, Generated, ProofResult, set_apart, set_group_apart
 from millrace.app.tools.traffic.single_writer import ExpectedPosition
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason

@@ -8,8 +8,7 @@ from millrace.app.service.provenance import provenance_of
 from millrace.app.settings import Loaded, load, to_decoder, to_format, to_schema
 from millrace.app.settings.exported_records import FOLDER, read_exported_records, write_exported_records
 from millrace.app.settings.yaml_file import SettingsError
-from millrace.app.tools.prove.prove import set_apart
-from millrace.app.tools.prove.random_records import Generated
+from millrace.app.tools.prove.prove import Generated, set_apart
 from millrace.app.tools.serve.record_inputs import RecordInputs
 from millrace.app.tools.validate import CheckOutcome
 from millrace.app.tools.validate.record_check import format_checks
