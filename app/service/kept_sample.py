@@ -47,7 +47,8 @@ def read_between(
 ) -> Iterator[Chunk]:
     """Yield the records between two positions; stop early where Kafka sends none for some seconds.
 
-    Nothing is committed. Blocks the caller, who has started the source and stops it. Unless `counted`, the statistics of the source leave them out.
+    Nothing is committed. Blocks the caller, who has started the source and stops it. Unless `counted`, the
+    statistics of the source leave them out.
     """
     handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
     source.begin(incarnation, start, handoff, until, counted=counted)

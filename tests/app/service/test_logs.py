@@ -64,7 +64,7 @@ def test_a_json_line_holds_the_facts_and_the_extras(stream: io.StringIO) -> None
     assert line | {"ts": ""} == {
         "ts": "",
         "level": "info",
-        "logger": "millrace.consumers.handoff",
+        "logger": "consumers.handoff",
         "event": "took 3 chunks",
         "name": "clicks",
         "thread": threading.current_thread().name,
