@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Look = Callable[[Observation], None]
 TAGS: Mapping[str, str] = {
     "Probes": "For the platform that starts, restarts and routes.",
-    "How it goes": "Reads, at any time; they never delay the training.",
+    "How it goes": "Reads, at any time; the training waits for none of them.",
     "Checkpoints": "What a restart resumes from, and how to go back.",
     "The trainer": "Commands, which it carries out between two training calls.",
 }

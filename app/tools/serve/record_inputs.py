@@ -25,7 +25,7 @@ from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
 from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from millrace.pipelines.schema import Schema, Schemas
+from millrace.pipelines.schema import Schemas
 from millrace.pipelines.stream.decode import decode_chunk
 from millrace.training.model.export.raw_columns import raw_columns
 
@@ -61,7 +61,16 @@ class RecordInputs:
         self._raw = (
             (RawDecoder(whole).record_bytes, RawDecoder(features).record_bytes) if self._format == "raw" else None
         )
-        self._envelope = _by_envelope(features)
+        self._envelope: dict[Envelope, str] = {}
+        """By the parts of the envelope that are read, the name of a feature."""
+        for field in features.features:
+            if is_envelope(field.source) and (kind := parse(field.source).envelope) is not None:
+                self._envelope.setdefault(kind, field.name)
+        for kind, name in self._envelope.items():
+            if kind not in BESIDE.values():
+                raise ConfigError(
+                    f"the feature {name!r} is read from {kind}, which a record has in Kafka alone; send features"
+                )
 
     def read(self, body: bytes, document: Mapping[str, Any]) -> dict[str, Array]:
         """Return the tensors of the records of a request, which is also given as it was parsed. Raises ServingError."""
@@ -151,20 +160,6 @@ class RecordReaders:
             return str(error)
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"what its records are cannot be read by this millrace ({type(error).__name__}: {error})"[:_LONGEST]
-
-
-def _by_envelope(features: Schema) -> Mapping[Envelope, str]:
-    """Return which parts of the envelope are read, each with the name of a feature. Raises ConfigError for others."""
-    found: dict[Envelope, str] = {}
-    for field in features.features:
-        if is_envelope(field.source) and (kind := parse(field.source).envelope) is not None:
-            found.setdefault(kind, field.name)
-    for kind, name in found.items():
-        if kind not in BESIDE.values():
-            raise ConfigError(
-                f"the feature {name!r} is read from {kind}, which a record has in Kafka alone; send features"
-            )
-    return found
 
 
 def _beside(name: str, document: Mapping[str, Any], count: int, feature: str | None) -> list[Any] | None:

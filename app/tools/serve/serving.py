@@ -92,14 +92,14 @@ class PredictionServer:
         stamp = partial(stamp_now, name)
         app = Starlette(
             routes=[*self._routes.routes(), *probes, Route("/metrics", self._collector.answer)],
-            exception_handlers={ServingError: _failed, HTTPException: _no_route, Exception: _defect},
+            exception_handlers=dict.fromkeys((ServingError, HTTPException, Exception), _failed),
             middleware=[Middleware(ApiMiddleware, stamp=stamp, readers=readers, manner=manner)],
         )
         app.router.redirect_slashes = False
         self._gate = PredictGate(app, serve.batch.queue, self.meter)
         self._listener.serve_with(self._gate, lifespan="off")
         if self._probes is not None:
-            alone = Starlette(routes=probes, exception_handlers={HTTPException: _no_route})
+            alone = Starlette(routes=probes, exception_handlers={HTTPException: _failed})
             self._probes.serve_with(alone, lifespan="off")
         limit_loggers("uvicorn", _LOG_LINES_PER_MINUTE)
 
@@ -239,13 +239,12 @@ def _refused(problem: ProblemError, _stamp: Stamp) -> Response:
     return error_response(ServingError(problem.status, f"{problem.detail} {problem.fix}", problem.headers))
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ServingError)
-    return error_response(error)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+async def _failed(request: Request, error: Exception) -> Response:
+    """Return the answer for an error of a route, for a path or method that there is not, and for a defect."""
+    if isinstance(error, ServingError):
+        return error_response(error)
+    if not isinstance(error, HTTPException):
+        return error_response(ServingError(500, "This is a defect of millrace; report it with the log."))
     path = request.url.path
     if not path.startswith("/v1/"):
         text = "There is nothing at this path; docs/serving.md lists what there is."
@@ -257,7 +256,3 @@ async def _no_route(request: Request, error: Exception) -> Response:
         text = "versions have no labels any more; leave the label out, or name a version by /versions/N"
         return error_response(ServingError(410, text))
     return error_response(bad_request(f"Malformed request: {request.method} {path[:200]}"))
-
-
-async def _defect(_request: Request, _error: Exception) -> Response:
-    return error_response(ServingError(500, "This is a defect of millrace; report it with the log."))
