@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 
 Bytes = bytes | memoryview
@@ -70,7 +69,7 @@ def complaint(path: Path, expected: FileFacts, *, deep: bool) -> str | None:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 return f"{path.name} holds {size} bytes instead of {expected.size}"
-            if deep and _hash(file) != expected.sha256:
+            if deep and hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
                 return f"{path.name} is not what was written: its SHA-256 differs"
     except FileNotFoundError:
         return f"{path.name} is missing"
@@ -96,7 +95,3 @@ def sync_file(handle: int) -> None:
         os.fsync(handle)
     else:  # macOS: fsync alone leaves the bytes in the drive's cache
         fcntl.fcntl(handle, full_sync)
-
-
-def _hash(file: BufferedReader) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()

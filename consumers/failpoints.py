@@ -112,10 +112,6 @@ def _pass(name: str) -> None:
     # Unbuffered, because the action may kill the process. Outside of the lock, because it may sleep, and other threads
     # pass points meanwhile.
     os.write(2, f"failpoint {name}: {fault.action}\n".encode())
-    _act(name, fault)
-
-
-def _act(name: str, fault: _Action) -> None:
     match fault.action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -52,7 +52,6 @@ _EXACT = Context(prec=100)
 
 
 def parse_duration(text: object) -> float:
-    """Read a duration as seconds."""
     return float(_quantity(text, "duration", DURATIONS, hint="s"))
 
 

@@ -15,7 +15,7 @@ from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.rebuild.plan import require_rebuildable
-from millrace.training.history.journal_chain import Chain
+from millrace.training.history.journal import Chain
 
 if TYPE_CHECKING:
     from millrace.app.tools.rebuild.rebuild import Rebuilt

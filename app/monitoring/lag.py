@@ -7,7 +7,7 @@ from typing import Literal
 from millrace.app.monitoring.models import PartitionLagView
 from millrace.app.monitoring.snapshot import Snapshot
 from millrace.consumers.fingerprints import Sameness
-from millrace.consumers.kafka.fetch_lag import is_in_future
+from millrace.consumers.kafka.statistics import is_in_future
 from millrace.consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}

@@ -19,9 +19,8 @@ from millrace.consumers.records import Partition
 from millrace.training.history.lineage import CheckpointLineage
 from millrace.training.history.rewind import RewindPlan
 from millrace.training.ledger.account import PartitionAccount
-from millrace.training.ledger.event_span import EventSpan
-from millrace.training.ledger.interventions import Interventions
-from millrace.training.ledger.skips import UNPUBLISHED
+from millrace.training.ledger.interventions import UNPUBLISHED, Interventions
+from millrace.training.ledger.ledger import EventSpan
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from millrace.app.monitoring.lag import CaughtUp, LearntLag, caught_up, learnt_l
 from millrace.app.monitoring.models import Trouble
 from millrace.app.monitoring.problems import CommitFailure, problems_of, refusals_of
 from millrace.app.monitoring.snapshot import Snapshot
-from millrace.consumers.loop_lag import LoopLag
+from millrace.consumers.loop_thread import LoopLag
 from millrace.training.telemetry.group_report import MemberReport
 
 log = logging.getLogger(__name__)

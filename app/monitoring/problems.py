@@ -7,7 +7,7 @@ from enum import StrEnum
 from millrace.app.monitoring.snapshot import OVER, Snapshot
 from millrace.app.service.phase_limits import SETTINGS
 from millrace.consumers.dead_letters.letter import DeadLetterStatistics
-from millrace.consumers.kafka.grants import grant
+from millrace.consumers.kafka.rights import grant
 from millrace.consumers.metric import moment
 from millrace.consumers.rounded import rounded_size
 from millrace.consumers.suggested_command import suggested_command

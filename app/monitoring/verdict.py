@@ -7,7 +7,7 @@ from millrace.app.monitoring.models import ThroughputView
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import AT_WORK, Snapshot
 from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unread_because, waited_for
-from millrace.consumers.error_texts import first_clause
+from millrace.consumers.errors import first_clause
 from millrace.consumers.rounded import rounded_value
 from millrace.training.telemetry.live_metrics import LOSS, LiveSnapshot
 from millrace.training.telemetry.phases import Phase

@@ -34,9 +34,8 @@ from millrace.training.errors import GroupError, NotOneGroupError
 from millrace.training.group.lobby import wait_for_all
 from millrace.training.group.lockstep_trainer import GroupTrainer
 from millrace.training.group.meeting import Group, meet
-from millrace.training.group.membership import Membership
+from millrace.training.group.membership import Membership, report_of
 from millrace.training.group.one_state import GroupState
-from millrace.training.group.reporting import report_of
 from millrace.training.group.roles import GroupParts
 from millrace.training.model.learner import Learner
 from millrace.training.recovery.crash_guard import CrashGuard

@@ -43,8 +43,7 @@ from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from millrace.consumers.error_texts import first_clause
-from millrace.consumers.errors import MillraceError
+from millrace.consumers.errors import MillraceError, first_clause
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.positions import Until
 from millrace.consumers.kafka.source import KafkaSource

@@ -21,7 +21,6 @@ from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.archiver import ArchiveOptions, Archiver
 from millrace.consumers.archive.shards import Shard, listing, next_offsets, remove_leftovers
 from millrace.consumers.archive.stores import store_at
-from millrace.consumers.error_texts import first_clause
 from millrace.consumers.errors import (
     ArchiveAwayError,
     ConfigError,
@@ -30,6 +29,7 @@ from millrace.consumers.errors import (
     HandoffEmpty,
     HandoffEnded,
     MillraceError,
+    first_clause,
 )
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.handoff import Handoff, ReceiveEnd

@@ -22,8 +22,7 @@ from millrace.consumers.errors import ConfigError, MillraceError, UnreachableErr
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.checkpoints.lease import FolderLease
-from millrace.training.checkpoints.lock_holder import holder_of
+from millrace.training.checkpoints.lease import FolderLease, holder_of
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import FolderBusyError
 from millrace.training.history.rewind import plan_rewind, present_on_disk, publish_rewind

@@ -24,8 +24,8 @@ import produce
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.archive.shard_reader import pieces, read, read_piece
-from millrace.consumers.archive.shard_writer import OpenShard
 from millrace.consumers.archive.shards import Shard
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Chunk, Partition

@@ -19,7 +19,7 @@ import read_avro
 from rig import report
 
 from millrace.app.service.process import tune
-from millrace.consumers.joining import JOINED_RECORDS
+from millrace.consumers.handoff import JOINED_RECORDS
 from millrace.pipelines.formats import Decoder
 from millrace.pipelines.formats.avro.decoder import AvroDecoder
 from millrace.pipelines.schema import DType, Field, Schema

@@ -18,7 +18,7 @@ import parse_example
 from rig import report
 
 from millrace.app.service.process import tune
-from millrace.consumers.joining import JOINED_RECORDS
+from millrace.consumers.handoff import JOINED_RECORDS
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.schema import Field, Schema
 

@@ -18,7 +18,7 @@ import parse_protobuf
 from rig import report
 
 from millrace.app.service.process import tune
-from millrace.consumers.joining import JOINED_RECORDS
+from millrace.consumers.handoff import JOINED_RECORDS
 from millrace.pipelines.formats.protobuf.decoder import ProtobufDecoder
 from millrace.pipelines.schema import Field, Schema
 

@@ -20,7 +20,7 @@ from rig import report
 
 from millrace.app.service.process import tune
 from millrace.app.settings.sections.records import RecordsSettings, to_decoder
-from millrace.consumers.joining import JOINED_RECORDS
+from millrace.consumers.handoff import JOINED_RECORDS
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import Decoder
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler

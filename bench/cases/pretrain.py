@@ -39,8 +39,8 @@ from rig import STATE, other_work_s, report, settings_of
 from millrace.app.service.model_setup import build_learner
 from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
 from millrace.app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.archive.shard_names import Format
-from millrace.consumers.archive.shard_writer import OpenShard
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.files.file_dataset import FileBlocks

@@ -33,29 +33,29 @@ class ArchivedPartition:
 
     @property
     def records(self) -> int:
-        """How many records."""
         return sum(shard.records for shard in self.shards)
 
     @property
     def size(self) -> int:
-        """Bytes of all its shards."""
         return sum(shard.size for shard in self.shards)
 
 
 def by_partition(shards: Sequence[Shard]) -> list[ArchivedPartition]:
     """Return what a sorted listing holds of each partition."""
     return [
-        ArchivedPartition(partition=partition, shards=(own := tuple(group)), gaps=_gaps(own))
+        ArchivedPartition(
+            partition=partition,
+            shards=(own := tuple(group)),
+            gaps=(
+                tuple(
+                    Gap(partition=after.partition, first=before.next_offset, next_offset=after.first)
+                    for before, after in pairwise(own)
+                    if before.next_offset < after.first
+                )
+            ),
+        )
         for partition, group in groupby(shards, attrgetter("partition"))
     ]
-
-
-def _gaps(shards: Sequence[Shard]) -> tuple[Gap, ...]:
-    return tuple(
-        Gap(partition=after.partition, first=before.next_offset, next_offset=after.first)
-        for before, after in pairwise(shards)
-        if before.next_offset < after.first
-    )
 
 
 def prunable(shards: Sequence[Shard], before_ms: int) -> list[Shard]:

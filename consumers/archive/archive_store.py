@@ -1,6 +1,6 @@
 """Where the files of an archive are: the one seam between its shards and a folder, or a bucket of an object store.
 
-`local_store` keeps them in a folder, `object_store` behind a URL; `stores` has the one of a place. Both hold files by
+`stores` keeps them in a folder, `object_store` behind a URL. Both hold files by
 key (see `shard_names`), list without a cache, and make a shard part of the archive in one step, or not at all.
 """
 

@@ -78,12 +78,10 @@ def to_table(chunks: Sequence[Chunk]) -> pa.Table:
 
 
 def to_arrow(columns: RecordColumns) -> pa.Table:
-    """Return columns as a table."""
     return pa.Table.from_batches([_batch(columns)], SCHEMA)
 
 
 def from_table(table: pa.Table) -> RecordColumns:
-    """Return a table's records as columns."""
     (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
     return from_batch(batch)
 

@@ -35,7 +35,10 @@ class ShardReplay:
         """
         try:
             if self._shard is None or start >= self._shard.next_offset:
-                self._open(start)
+                self._shard = shard_at(self._place, self._partition, start)
+                if self._shard is not None:
+                    self._batches = read_batches(self._shard, start, self._most)
+                    self._ahead = next(self._batches, None)
             if self._shard is None:
                 return None
             taken, self._ahead = self._ahead, next(self._batches, None)
@@ -56,12 +59,6 @@ class ShardReplay:
         if columns is None or int(columns.offsets[0]) != settled.offset:
             return True
         return Fingerprint.of(settled.offset, int(columns.timestamps[0]), columns.keys[0], columns.values[0]) == settled
-
-    def _open(self, start: int) -> None:
-        self._shard = shard_at(self._place, self._partition, start)
-        if self._shard is not None:
-            self._batches = read_batches(self._shard, start, self._most)
-            self._ahead = next(self._batches, None)
 
     def _chunk(self, columns: RecordColumns | None, start: int, end: int) -> Chunk:
         now = time.monotonic()

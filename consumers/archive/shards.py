@@ -63,7 +63,6 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
         return str(ShardName(self.first, self.next_offset, self.format))
 
     @property
@@ -78,7 +77,6 @@ class Shard:
 
     @property
     def path(self) -> str:
-        """The path of its file, or its URL."""
         return self.store.path(self.key)
 
     @property

@@ -187,7 +187,6 @@ class ReasonCounts:
             self._fields[letter.reason] = letter.field
 
     def by_reason(self) -> dict[Reason, int]:
-        """Return how many there were of each reason."""
         return dict(self._counts)
 
     def fields(self) -> dict[Reason, str]:
@@ -195,7 +194,6 @@ class ReasonCounts:
         return dict(self._fields)
 
     def total(self) -> int:
-        """Return how many there were."""
         return self._counts.total()
 
 
@@ -208,11 +206,9 @@ class CountedOnly:
         self._counts = ReasonCounts()
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:  # noqa: ARG002 - never waits
-        """Count the letter."""
         self.put_at_once(letter)
 
     def put_at_once(self, letter: DeadLetter) -> None:
-        """Count the letter."""
         with self._lock:
             self._counts.add(letter)
 
@@ -227,7 +223,6 @@ class CountedOnly:
         return 0.0
 
     def sequence(self) -> int:
-        """Return how many letters were counted."""
         with self._lock:
             return self._counts.total()
 

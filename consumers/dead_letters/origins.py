@@ -10,13 +10,13 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from millrace.consumers.dead_letters.letter import Absence, DeadLetter
-from millrace.consumers.error_texts import text_of
+from millrace.consumers.errors import text_of
+from millrace.consumers.kafka.chunking import FetchedRecord
 from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from millrace.consumers.kafka.fetched_columns import FetchedRecord
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Partition
 
@@ -91,7 +91,11 @@ class OriginReader:
         failure: str | None = None
         try:
             async with asyncio.timeout(_WITHIN_S):
-                await self._read(_ascending(places.values()), records)
+                # Each partition's offsets in the order in which they are read.
+                wanted: _Wanted = {}
+                for partition, offset in sorted(set(places.values())):
+                    wanted.setdefault(partition, deque()).append(offset)
+                await self._read(wanted, records)
         except TimeoutError:
             failure = f"Kafka did not give them within {_WITHIN_S:g} s"
         except Exception as error:  # noqa: BLE001 - no error of the client may hold a letter back
@@ -104,14 +108,28 @@ class OriginReader:
         # Without a failure the others are left as they are, because the memory for this attempt was used up.
         late = {} if failure is None else {index: unread[index] for index in unread if index not in found}
         return {
-            **{index: _with_record(unread[index], record) for index, record in found.items() if record is not None},
+            **{
+                index: replace(
+                    unread[index],
+                    timestamp_ms=record.timestamp,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
+                    absent=None,
+                )
+                for index, record in found.items()
+                if record is not None
+            },
             **self._give_up(removed, Absence.REMOVED),
             **self._give_up(late, Absence.LATE, f" ({failure})"),
         }
 
     async def _read(self, wanted: _Wanted, records: _Records) -> None:
         """Add to `records` what is at each offset, None where Kafka has nothing there any more."""
-        client = await self._connected()
+        if self._client is None:
+            self._client = KafkaClient(self._options)
+            await self._client.connect(_WITHIN_S)
+        client = self._client
         client.assign({partition: offsets[0] for partition, offsets in wanted.items()})
         nbytes = 0
         while wanted and nbytes < _MOST_BYTES:
@@ -126,12 +144,6 @@ class OriginReader:
                 elif offsets[0] != await client.position(partition):
                     client.seek(partition, offsets[0])
 
-    async def _connected(self) -> KafkaClient:
-        if self._client is None:
-            self._client = KafkaClient(self._options)
-            await self._client.connect(_WITHIN_S)
-        return self._client
-
     def _give_up(self, letters: Mapping[int, DeadLetter], why: Absence, more: str = "") -> dict[int, DeadLetter]:
         """Return the letters without their records, and log how many there were so far."""
         if letters:
@@ -139,14 +151,6 @@ class OriginReader:
             counts = ", ".join(f"{count} {reason}" for reason, count in self._without.items())
             log.warning("dead letters that say only where their records are, so far: %s%s", counts, more)
         return {index: replace(letter, absent=why) for index, letter in letters.items()}
-
-
-def _ascending(places: Iterable[tuple[Partition, int]]) -> _Wanted:
-    """Return the offsets of each partition in the order in which they are read."""
-    wanted: _Wanted = {}
-    for partition, offset in sorted(set(places)):
-        wanted.setdefault(partition, deque()).append(offset)
-    return wanted
 
 
 async def _poll(client: KafkaClient, wanted: _Wanted) -> dict[Partition, tuple[int, Sequence[FetchedRecord]]]:
@@ -162,14 +166,3 @@ async def _poll(client: KafkaClient, wanted: _Wanted) -> dict[Partition, tuple[i
         await asyncio.sleep(_RETRY_S)
         return {}
     return {partition: (await client.position(partition), polled.get(partition, ())) for partition in wanted}
-
-
-def _with_record(letter: DeadLetter, record: FetchedRecord) -> DeadLetter:
-    return replace(
-        letter,
-        timestamp_ms=record.timestamp,
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-        absent=None,
-    )

@@ -26,10 +26,12 @@ from aiokafka.errors import (
     RecordListTooLargeError,
 )
 from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from millrace.consumers.dead_letters import origins
 from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
 from millrace.consumers.dead_letters.letter import (
+    HEADER_PREFIX,
     Absence,
     CountedOnly,
     DeadLetter,
@@ -37,21 +39,65 @@ from millrace.consumers.dead_letters.letter import (
     DeadLetterStatistics,
     never_stopped,
 )
-from millrace.consumers.dead_letters.letter_contents import LetterContents, contents_of, shortened_contents_of
 from millrace.consumers.dead_letters.origins import OriginReader
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import TopicMissingError, UnreachableError
-from millrace.consumers.kafka.aiokafka_internals import close_producer, start_producer
-from millrace.consumers.kafka.grants import refused_topic
+from millrace.consumers.errors import TopicMissingError, UnreachableError, text_of
+from millrace.consumers.kafka.aiokafka_internals import close_producer, start_producer, take_error
 from millrace.consumers.kafka.logins import refuse_wrong_login, wrong_login
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.kafka.rights import topic_is_missing
+from millrace.consumers.kafka.rights import refused_topic, topic_is_missing
 from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 
+log = logging.getLogger(__name__)
+
+
+_SHORTENED_BYTES = 16 * 1024
+"""How much is sent of the value, and of the key, of a letter that is too large."""
+
+
+class LetterContents(NamedTuple):
+    """A letter as it is written to its topic."""
+
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in a request, at most."""
+        return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(*self))
+
+    def append_to(self, batch: Any) -> bool:
+        """Append it to a batch of aiokafka's producer; return whether the batch had room.
+
+        The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
+        """
+        return batch.append(timestamp=None, key=self.key, value=self.value, headers=self.headers) is not None
+
+
+def contents_of(letter: DeadLetter) -> LetterContents:
+    """Return the record that was set aside, with its headers and ours."""
+    headers = letter.all_headers()
+    if letter.value is None:
+        # In a compacted topic a letter without a value would delete those of its key. So an empty value is sent, and
+        # the header tells it from a value that was empty.
+        headers.append(("millrace.value", b"null"))
+    return LetterContents(letter.key, letter.value or b"", headers)
+
+
+def shortened_contents_of(letter: DeadLetter) -> LetterContents:
+    """Return the beginning of the record's value and key, without its headers.
+
+    Ours say where the whole record is.
+    """
+    value, key = letter.value or b"", letter.key
+    ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
+    ours.append(("millrace.value_bytes", str(len(value)).encode()))
+    return LetterContents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
+
+
 __all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
 
-log = logging.getLogger(__name__)
 
 _WINDOW = 500
 _WINDOW_BYTES = 1024 * 1024
@@ -221,9 +267,19 @@ class _LetterSender:
 
     async def _run(self) -> None:
         while True:
-            if window := await self._gathered():
-                await self._deliver(_Window(left=dict(enumerate(window))))
-                self._backlog.acknowledge(len(window))
+            letters = await self._gathered()
+            window = _Window(left=dict(enumerate(letters)))
+            # Send the window until all of it is acknowledged.
+            while window.left:
+                failure = await self._try_to_send(window)
+                if failure is not None:
+                    # The next attempt has a new producer: the sequence numbers of one that failed may be out of order.
+                    self._backlog.failed(failure)
+                    await self._drop_producer()
+                    await self._origins.close()
+                    await asyncio.sleep(_RETRY_S)
+            if letters:
+                self._backlog.acknowledge(len(letters))
 
     async def _gathered(self) -> Sequence[DeadLetter]:
         """Wait for a letter, and a moment for others unless they fill a window; return the oldest ones.
@@ -233,31 +289,17 @@ class _LetterSender:
         """
         self.work.clear()
         if not self._backlog.statistics().waiting:
-            await self._wait_for_work()
+            try:
+                async with asyncio.timeout(_IDLE_S if self._origins.connected else None):
+                    await self.work.wait()
+            except TimeoutError:
+                await self._origins.close()
         held = self._backlog.statistics()
         if held.waiting < _WINDOW and held.waiting_bytes < _WINDOW_BYTES:
             self.work.set()
             await asyncio.sleep(_GATHER_S)
             self.work.clear()
         return self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
-
-    async def _wait_for_work(self) -> None:
-        try:
-            async with asyncio.timeout(_IDLE_S if self._origins.connected else None):
-                await self.work.wait()
-        except TimeoutError:
-            await self._origins.close()
-
-    async def _deliver(self, window: _Window) -> None:
-        """Send the window until all of it is acknowledged."""
-        while window.left:
-            failure = await self._try_to_send(window)
-            if failure is not None:
-                # The next attempt has a new producer: the sequence numbers of one that failed may be out of order.
-                self._backlog.failed(failure)
-                await self._drop_producer()
-                await self._origins.close()
-                await asyncio.sleep(_RETRY_S)
 
     async def _try_to_send(self, window: _Window) -> str | None:
         """Send what is left of the window. Return the error, or None when all of it is acknowledged.
@@ -328,7 +370,7 @@ class _LetterSender:
     ) -> _Post:
         batch.close()
         sent: asyncio.Future[object] = await producer.send_batch(batch, self._options.topic, partition=partition)
-        sent.add_done_callback(_retrieve_error)
+        sent.add_done_callback(take_error)  # a window that fails early awaits no future
         return _Post(indices, sent)
 
     def _contents(self, window: _Window, index: int) -> LetterContents:
@@ -390,9 +432,3 @@ async def _connect(
     sender = _LetterSender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
-
-
-def _retrieve_error(sent: "asyncio.Future[object]") -> None:
-    """Retrieve the future's error, as asyncio would log it otherwise: a window that fails early awaits no future."""
-    if not sent.cancelled():
-        sent.exception()

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from millrace.consumers.dead_letters.letter import HEADER_PREFIX
 from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.kafka.chunking import FetchedRecord
 from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from millrace.consumers.kafka.fetched_columns import FetchedRecord
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Headers, Partition
 from millrace.consumers.suggested_command import suggested_command

@@ -21,12 +21,11 @@ from typing import Protocol
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced, TransactionalIdAuthorizationFailed
 
-from millrace.consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
+from millrace.consumers.dead_letters.reader import ReceivedLetter, each_letter
+from millrace.consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError, text_of
 from millrace.consumers.kafka.client import KafkaClient
-from millrace.consumers.kafka.grants import refused_transactions
 from millrace.consumers.kafka.options import KafkaOptions
+from millrace.consumers.kafka.rights import refused_transactions
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 
@@ -134,7 +133,14 @@ class _Transactions:
         async with _translated_errors(self._options):
             await producer.begin_transaction()
             try:
-                await self._fill(producer, window, places)
+                sent = list[asyncio.Future[object]]()
+                for letter in window:
+                    origin = f"{letter.place}:{letter.place_offset}".encode()
+                    headers = [*letter.headers, ("millrace.redriven_from", origin)]
+                    sent.append(await producer.send(self._wanted.to, letter.value, letter.key, headers=headers))
+                names = "\n".join(map(_origin, window)).encode()
+                marked = [await producer.send(p.topic, names, partition=p.number, headers=self._marker) for p in places]
+                await asyncio.gather(*sent, *marked)
             except BaseException:
                 # Readers of committed records wait until the transaction ends. If another redrive has ended it already,
                 # aiokafka raises an AssertionError.
@@ -143,17 +149,6 @@ class _Transactions:
                         await producer.abort_transaction()
                 raise
             await producer.commit_transaction()
-
-    async def _fill(
-        self, producer: AIOKafkaProducer, window: Sequence[ReceivedLetter], places: Sequence[Partition]
-    ) -> None:
-        sent = [
-            await producer.send(self._wanted.to, letter.value, letter.key, headers=_headers(letter))
-            for letter in window
-        ]
-        names = "\n".join(map(_origin, window)).encode()
-        marked = [await producer.send(p.topic, names, partition=p.number, headers=self._marker) for p in places]
-        await asyncio.gather(*sent, *marked)
 
     async def stop(self) -> None:
         """Close the connections. The next redrive, or Kafka after a minute, aborts an open transaction."""
@@ -185,7 +180,12 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSende
 async def _send_on(client: KafkaClient, wanted: Redrive, sender: _RedriveSender) -> Redriven:
     places = [partition for partition in client.partitions() if partition.topic == wanted.letters]
     starts, ends = await client.beginnings(places), await client.ends(places)
-    sent = set() if wanted.again else await _sent_before(client, wanted, starts, ends)
+    # The origins of the records that were sent to the same topic for the same model, as the markers say.
+    sent = set[str]()
+    if not wanted.again:
+        async for letter in each_letter(client, starts, ends):
+            if letter.is_marker and (letter.ours.get("to"), letter.ours.get("name")) == (wanted.to, wanted.model):
+                sent.update((letter.value or b"").decode("utf-8", "replace").splitlines())
     outcome, window = Redriven(), list[ReceivedLetter]()
     async for letter in each_letter(client, starts, ends):
         if letter.is_marker:
@@ -204,15 +204,6 @@ async def _send_on(client: KafkaClient, wanted: Redrive, sender: _RedriveSender)
     return outcome
 
 
-async def _sent_before(client: KafkaClient, wanted: Redrive, starts: Positions, ends: Positions) -> set[str]:
-    """Return the origins of the records that were sent to the same topic for the same model, as the markers say."""
-    origins = set[str]()
-    async for letter in each_letter(client, starts, ends):
-        if letter.is_marker and (letter.ours.get("to"), letter.ours.get("name")) == (wanted.to, wanted.model):
-            origins.update((letter.value or b"").decode("utf-8", "replace").splitlines())
-    return origins
-
-
 def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str], count: int) -> str | None:
     """Return why the letter is not sent, or None if it is. `count` is the number of records sent so far."""
     reason = letter.ours.get("reason")
@@ -220,7 +211,9 @@ def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str]
         return "of another model"
     if wanted.reasons and reason not in wanted.reasons:
         return "for another reason"
-    if _lacks_record(letter):
+    # Letters of versions that did not read the record again have no header for that, and the timestamp 0.
+    earlier = letter.ours.get("reason") in _WITHOUT_RECORD and letter.value is None and letter.ours["timestamp"] == "0"
+    if "without_record" in letter.ours or earlier:
         return "without their record"
     if "value_bytes" in letter.ours:
         return "shortened"
@@ -229,22 +222,10 @@ def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str]
     return "beyond the limit" if wanted.limit is not None and count >= wanted.limit else None
 
 
-def _lacks_record(letter: ReceivedLetter) -> bool:
-    """Return whether the letter says only where its record is."""
-    # Letters of versions that did not read the record again have no header for that, and the timestamp 0.
-    earlier = letter.ours.get("reason") in _WITHOUT_RECORD and letter.value is None and letter.ours["timestamp"] == "0"
-    return "without_record" in letter.ours or earlier
-
-
 def _origin(letter: ReceivedLetter) -> str:
     """Return what identifies the letter's record."""
     where = ":".join(letter.ours.get(name, "") for name in ("topic", "partition", "offset"))
     return f"{where}@{letter.ours.get('timestamp', '')}"
-
-
-def _headers(letter: ReceivedLetter) -> list[tuple[str, bytes | None]]:
-    """Return the record's own headers, and one that names the letter."""
-    return [*letter.headers, ("millrace.redriven_from", f"{letter.place}:{letter.place_offset}".encode())]
 
 
 @contextlib.asynccontextmanager

@@ -26,10 +26,11 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, KafkaError
 from aiokafka.record.memory_records import MemoryRecords
 
-from millrace.consumers.kafka.fetched_columns import FetchedColumns
+from millrace.consumers.kafka.chunking import FetchedColumns
 from millrace.consumers.records import Headers, Int64s
 
 log = logging.getLogger(__name__)
+
 
 _SPARE_S = 2.0
 """For the stop of a producer, which flushes first."""
@@ -90,15 +91,16 @@ def take_commit_errors(consumer: AIOKafkaConsumer) -> None:
 
     def send_and_take(assignment: Any, offsets: Any) -> "asyncio.Task[None]":
         request: asyncio.Task[None] = asyncio.ensure_future(send(assignment, offsets))
-        request.add_done_callback(_take_error)
+        request.add_done_callback(take_error)
         return request
 
     coordinator._do_commit_offsets = send_and_take
 
 
-def _take_error(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()
+def take_error(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of a future that is done, which asyncio would log otherwise if nobody awaits it."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def stop_and_close(consumer: AIOKafkaConsumer) -> None:

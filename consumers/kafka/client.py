@@ -7,6 +7,7 @@ There are two clients, so that trouble in the group (other members, a coordinato
 
 import asyncio
 import contextlib
+import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -27,8 +28,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError
+from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError, text_of
 from millrace.consumers.kafka.aiokafka_internals import (
     MetadataDoubt,
     buffered_bytes,
@@ -38,12 +38,10 @@ from millrace.consumers.kafka.aiokafka_internals import (
     stop_and_close,
     take_commit_errors,
 )
-from millrace.consumers.kafka.fetched_columns import FetchedRecord
-from millrace.consumers.kafka.grants import refused_group, refused_topic
+from millrace.consumers.kafka.chunking import FetchedRecord
 from millrace.consumers.kafka.logins import refuse_wrong_login
-from millrace.consumers.kafka.missing_topics import missing_topic
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.kafka.rights import may_commit, topic_is_missing
+from millrace.consumers.kafka.rights import may_commit, refused_group, refused_topic, topic_is_missing
 from millrace.consumers.records import Partition
 
 T = TypeVar("T")
@@ -54,6 +52,7 @@ _MISSING, _UNAUTHORIZED = 3, 29
 """Kafka's error codes for a topic in a metadata response."""
 _RESOURCE_TYPE_TOPIC = 2
 """Kafka's code for a topic in a request for settings."""
+_MOST_SIMILAR = 3
 _RETENTION_SETTINGS = ("cleanup.policy", "retention.ms")
 
 
@@ -100,7 +99,13 @@ class KafkaClient:
         step = "the bootstrap servers"
         try:
             async with asyncio.timeout(deadline_s):
-                await self._bootstrap()
+                while True:
+                    try:
+                        await self._consumer.start()
+                        break
+                    except KafkaConnectionError:
+                        await refuse_wrong_login(self._options)
+                        await asyncio.sleep(_RETRY_S)
                 open_door(self._consumer)
                 step = "the brokers that the bootstrap servers name (their advertised.listeners)"
                 await self._look_at_topics()
@@ -114,7 +119,6 @@ class KafkaClient:
             ) from None
 
     async def close(self) -> None:
-        """Close all connections."""
         await stop_and_close(self._consumer)
 
     @property
@@ -189,7 +193,9 @@ class KafkaClient:
         retention_ms = dict[str, int | None]()
         for _, _, _, topic, entries in answer.resources:
             if len(entries) == len(_RETENTION_SETTINGS):
-                retention_ms[topic] = _retention_ms({name: value for name, value, *_ in entries})
+                settings = {name: value for name, value, *_ in entries}
+                deletes, kept_ms = "delete" in settings["cleanup.policy"].split(","), int(settings["retention.ms"])
+                retention_ms[topic] = kept_ms if deletes and kept_ms >= 0 else None  # -1 means without limit
         return retention_ms
 
     async def may_commit(self) -> bool:
@@ -242,8 +248,12 @@ class KafkaClient:
         except OffsetOutOfRangeError as error:
             (topic_partition, offset), *_ = error.args[0].items()
             raise OffsetGoneError(Partition(*topic_partition), offset) from None
-        except (TopicAuthorizationFailedError, RecordTooLargeError) as error:
-            raise self._fatal(error) from error
+        except TopicAuthorizationFailedError as error:
+            raise refused_topic(self._options, "Read", str(error.args[0])) from error
+        except RecordTooLargeError as error:
+            raise SourceError(
+                "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
+            ) from error
         except KafkaError as error:
             # A wrong checksum is not retriable for aiokafka. But damage on the wire passes when the record is fetched
             # again, and for damage on the broker's disk the caller gives up after a number of polls.
@@ -251,23 +261,6 @@ class KafkaClient:
                 raise PollError(text_of(error)) from error
             raise SourceError(f"fetching from Kafka failed: {text_of(error)}; see the broker's log") from error
         return _from_aiokafka(polled)
-
-    def _fatal(self, error: KafkaError) -> SourceError:
-        if isinstance(error, RecordTooLargeError):
-            return SourceError(
-                "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
-            )
-        return refused_topic(self._options, "Read", str(error.args[0]))
-
-    async def _bootstrap(self) -> None:
-        while True:
-            try:
-                await self._consumer.start()
-            except KafkaConnectionError:
-                await refuse_wrong_login(self._options)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
 
     async def _look_at_topics(self) -> None:
         topics = self._options.topics
@@ -324,7 +317,6 @@ class GroupCommits:
         take_commit_errors(self._consumer)
 
     async def close(self) -> None:
-        """Close all connections."""
         await stop_and_close(self._consumer)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
@@ -370,12 +362,6 @@ def _to_aiokafka(partitions: Iterable[Partition]) -> list[TopicPartition]:
 
 def _from_aiokafka(values: Mapping[TopicPartition, T]) -> dict[Partition, T]:
     return {Partition(*key): value for key, value in values.items()}
-
-
-def _retention_ms(settings: Mapping[str, str]) -> int | None:
-    deletes = "delete" in settings["cleanup.policy"].split(",")
-    retention_ms = int(settings["retention.ms"])
-    return retention_ms if deletes and retention_ms >= 0 else None  # -1 means without limit
 
 
 @contextlib.asynccontextmanager
@@ -430,3 +416,25 @@ async def high_watermarks(client: AIOKafkaClient, partitions: Iterable[Partition
         for number, code, _, offset in found
         if code == 0
     }
+
+
+def missing_topic(topic: str, servers: str, there: Iterable[str] = (), *, local: bool = False) -> str:
+    """Return the error text; `there` are the names of the topics that exist.
+
+    With a `local` Kafka it also names the command of those who have none of Kafka's own tools.
+    """
+    similar = similar_topics(topic, there)
+    meant = f"; did you mean {' or '.join(similar)}? If not," if similar else ";"
+    ours = f"millrace local produce --bootstrap-servers {servers} --topic {topic} --create --partitions 4 FILE"
+    return (
+        f"topic {topic} is not at {servers}{meant} create it: "
+        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
+        f"{f', or without it: {ours}' if local else ''}"
+    )
+
+
+def similar_topics(topic: str, there: Iterable[str]) -> list[str]:
+    """Return the names that are most like a topic's, the most similar first."""
+    by_lower_case = {name.lower(): name for name in sorted(there, reverse=True)}
+    near = difflib.get_close_matches(topic.lower(), by_lower_case, n=_MOST_SIMILAR)
+    return [by_lower_case[name] for name in near]

@@ -8,8 +8,9 @@ tools see the truth even if no checkpoint follows. It ends when its task is canc
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Protocol
 
+from millrace.consumers.kafka.client import GroupCommits
+from millrace.consumers.kafka.statistics import SourceMeter
 from millrace.consumers.log_limit import limit_loggers
 from millrace.consumers.records import Partition
 
@@ -19,27 +20,13 @@ Positions = Mapping[Partition, int]
 _RETRY_S = 5.0
 
 
-class CommitClient(Protocol):
-    """Sends commits to Kafka."""
-
-    async def commit(self, positions: Positions) -> str | None:
-        """Commit. Return None when Kafka accepted it, else the name of the error."""
-
-
-class CommitCounter(Protocol):
-    """Counts the outcomes of commits."""
-
-    def committed(self, refusal: str | None) -> None:
-        """Count a commit that Kafka accepted (None) or refused with an error of this name."""
-
-
 class Committing:
     """Commits positions of one group."""
 
     def __init__(
         self,
-        commits: CommitClient,
-        meter: CommitCounter,
+        commits: GroupCommits,
+        meter: SourceMeter,
         group_id: str,
         *,
         lines_per_minute: int,
@@ -64,16 +51,13 @@ class Committing:
             # Newer positions may have come during the attempt. They wait for the lock and must stay the newest.
             if refusal is None and self._newest is positions:
                 self._newest = None
-        self._log(refusal)
-        return refusal is None
-
-    def _log(self, refusal: str | None) -> None:
-        """Log the first refusal of a kind, and the commit that ends them; every other one is counted only."""
+        # Log the first refusal of a kind, and the commit that ends them; every other one is counted only.
         if refusal is not None and refusal != self._logged:
             log.warning("A commit of group %s was refused: %s; it will be tried again", self._group_id, refusal)
         elif refusal is None and self._logged is not None:
             log.info("Kafka accepts the commits of group %s again", self._group_id)
         self._logged = refusal
+        return refusal is None
 
     async def keep_trying(self) -> None:
         """Retry what was refused, until cancelled. This is the body of a task."""

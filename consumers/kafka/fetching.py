@@ -40,15 +40,15 @@ from millrace.consumers.errors import (
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.handoff import SendEnd
 from millrace.consumers.kafka.admission import Admission
-from millrace.consumers.kafka.chunking import chunk_of, empty_chunk, records_between
+from millrace.consumers.kafka.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
 from millrace.consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
-from millrace.consumers.kafka.fetched_columns import FetchedRecord
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.replaying import NO_HISTORY, History, Replaying
 from millrace.consumers.kafka.statistics import SourceMeter
 from millrace.consumers.records import Chunk, Partition
 
 log = logging.getLogger(__name__)
+
 
 _POLL_MS = 100
 _POLL_BESIDE_FULL_MS = 10
@@ -327,18 +327,15 @@ class Fetching:
         if self._options.freeze_partitions or self._until is not None:
             self._meter.waiting(new)
         elif new:
-            await self._join(new)
-
-    async def _join(self, new: set[Partition]) -> None:
-        try:
-            beginnings = await self._client.beginnings(new)
-        except MillraceError as error:
-            self._meter.trouble(f"a new partition could not join yet: {error}")
-            return
-        log.info("New partitions join: %s", ", ".join(f"{p} at {beginnings[p]}" for p in sorted(beginnings)))
-        self._positions |= beginnings
-        self._meter.joined(beginnings)
-        self._assign_all()
+            try:
+                beginnings = await self._client.beginnings(new)
+            except MillraceError as error:
+                self._meter.trouble(f"a new partition could not join yet: {error}")
+                return
+            log.info("New partitions join: %s", ", ".join(f"{p} at {beginnings[p]}" for p in sorted(beginnings)))
+            self._positions |= beginnings
+            self._meter.joined(beginnings)
+            self._assign_all()
 
     def _assign_all(self) -> None:
         """Share the hand-off among all partitions, and assign those that are admitted at their positions."""

@@ -127,9 +127,8 @@ class _BrokerCheck:
                 "kafka.sasl_username, kafka.sasl_mechanism and the password in kafka.sasl_password_file"
             )
         except UnsupportedSaslMechanismError:
-            return (
-                f"does not know kafka.sasl_mechanism {self._mechanism}: set it to {await self._offered() or 'another'}"
-            )
+            known, wanted = await self._offered(), self._settings.get("sasl_mechanism")
+            return f"does not know kafka.sasl_mechanism {wanted}: set it to {known or 'another'}"
         except IllegalSaslStateError:
             return self._other_protocol("asks for no login", _without_login(self._protocol))
         except _AWAY as error:
@@ -164,8 +163,11 @@ class _BrokerCheck:
         """Return whether the broker speaks Kafka's protocol in clear (PLAINTEXT), or TLS (SSL)."""
         try:
             if protocol == "SSL":
+                # Nothing is sent in it, so no certificate matters.
+                context = ssl.create_default_context()
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 async with asyncio.timeout(_HANDSHAKE_S):
-                    _, writer = await asyncio.open_connection(self._host, self._port, ssl=_any_certificate())
+                    _, writer = await asyncio.open_connection(self._host, self._port, ssl=context)
                 writer.transport.abort()
                 with contextlib.suppress(*_AWAY):
                     await writer.wait_closed()
@@ -196,19 +198,8 @@ class _BrokerCheck:
         finally:
             await wait_until_closed(connection, _CLOSE_S)
 
-    @property
-    def _mechanism(self) -> str:
-        return str(self._settings.get("sasl_mechanism"))
-
     def _other_protocol(self, what: str, better: str) -> str:
         return f"{what}, and kafka.security_protocol is {self._protocol}: set it to {better}"
-
-
-def _any_certificate() -> ssl.SSLContext:
-    """Return a context for a look at whether TLS is spoken. Nothing is sent in it, so no certificate matters."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
 
 
 def _without_login(protocol: str) -> str:

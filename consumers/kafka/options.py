@@ -61,7 +61,6 @@ class KafkaOptions:
 
     @property
     def servers(self) -> str:
-        """The bootstrap servers as one text."""
         return ",".join(self.bootstrap_servers)
 
     def client_settings(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Where to start and where to stop: the values of the settings `start` and `until`, as types.
 
-Owns their syntax only (`earliest`, `-7d`, a time, offsets); runs anywhere. `consumers.kafka.offset_lookup` asks Kafka
+Owns their syntax only (`earliest`, `-7d`, a time, offsets); runs anywhere. `consumers.kafka.source` asks Kafka
 for the offsets that they mean.
 """
 

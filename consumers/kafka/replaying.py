@@ -41,7 +41,6 @@ class NoHistory:
     """The history where there is no archive."""
 
     def replay(self, partition: Partition, incarnation: int) -> PartitionHistory:  # noqa: ARG002 - it has none
-        """Return a history without records."""
         return _Empty()
 
     def first_behind(self, partition: Partition, offset: int) -> int | None:  # noqa: ARG002 - it has none

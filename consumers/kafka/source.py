@@ -10,28 +10,95 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import Future
 
-from millrace.consumers.errors import MillraceError
+from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.handoff import SendEnd
 from millrace.consumers.kafka.client import GroupCommits, KafkaClient
 from millrace.consumers.kafka.commits import Committing
 from millrace.consumers.kafka.fetching import Fetching, Incarnation
 from millrace.consumers.kafka.logins import LoginDiagnosis
-from millrace.consumers.kafka.offset_lookup import resolve_start, resolve_until
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.kafka.positions import Earliest, Start, Until
+from millrace.consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start, Until
 from millrace.consumers.kafka.replaying import NO_HISTORY, History, beginnings_with
 from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
 from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 from millrace.consumers.records import Partition
 
+log = logging.getLogger(__name__)
+
+
+async def resolve_start(
+    start: Start, client: KafkaClient, commits: GroupCommits, *, now_s: float
+) -> dict[Partition, int]:
+    """Return the offset to start from, for every partition. Raises ConfigError when `start` does not fit the topics."""
+    partitions = client.partitions()
+    match start:
+        case Earliest():
+            return await client.beginnings(partitions)
+        case Latest():
+            return await client.ends(partitions)
+        case Ago(seconds):
+            return await _at_time(client, max(0, round((now_s - seconds) * 1000)))
+        case At(timestamp_ms):
+            return await _at_time(client, timestamp_ms)
+        case Committed():
+            committed = await commits.committed(client.partitions())
+            if all(offset is None for offset in committed.values()):
+                raise ConfigError(
+                    "the group has committed nothing for these topics: set kafka.start to earliest or latest"
+                )
+            # A group that has commits has never read a partition without one, so it starts there at the first offset.
+            beginnings = await client.beginnings(committed)
+            return {
+                partition: beginnings[partition] if offset is None else offset
+                for partition, offset in committed.items()
+            }
+        case Offsets(offsets):
+            chosen = _complete(offsets, partitions, "start")
+            ends = await client.ends(partitions)
+            for partition, offset in chosen.items():
+                if offset > ends[partition]:
+                    raise ConfigError(f"start names offset {offset} of {partition}, which ends at {ends[partition]}")
+            return chosen
+
+
+async def resolve_until(until: Until, client: KafkaClient) -> dict[Partition, int]:
+    """Return the offset to stop before, for every partition. Raises ConfigError when `until` names others."""
+    match until:
+        case Now():
+            return await client.ends(client.partitions())
+        case At(timestamp_ms):
+            return await _at_time(client, timestamp_ms)
+        case Offsets(offsets):
+            return _complete(offsets, client.partitions(), "until")
+
+
+async def _at_time(client: KafkaClient, timestamp_ms: int) -> dict[Partition, int]:
+    # No record is as late as the time in a partition that Kafka reports without an offset: the next one will be.
+    ends = await client.ends(client.partitions())
+    offsets = await client.at_time(ends, timestamp_ms)
+    return {partition: end if (offset := offsets[partition]) is None else offset for partition, end in ends.items()}
+
+
+def _complete(offsets: Mapping[Partition, int], partitions: Iterable[Partition], setting: str) -> dict[Partition, int]:
+    known = set(partitions)
+    if unknown := sorted(set(offsets) - known):
+        raise ConfigError(f"{setting} names {unknown[0]}, which is not there: there are {_listed(known)}")
+    if unnamed := sorted(known - set(offsets)):
+        raise ConfigError(f"{setting} names no offset for {_listed(unnamed)}: name every partition")
+    return dict(offsets)
+
+
+def _listed(partitions: Iterable[Partition]) -> str:
+    return ", ".join(map(str, sorted(partitions)))
+
+
 __all__ = ["KafkaOptions", "KafkaSource", "SourceStatistics"]
 
-log = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
 _SILENT_S = 5.0

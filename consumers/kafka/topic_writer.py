@@ -10,13 +10,11 @@ import contextlib
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError
+from millrace.consumers.errors import SourceError, TopicMissingError, UnreachableError, text_of
 from millrace.consumers.kafka.aiokafka_internals import close_producer, start_producer
-from millrace.consumers.kafka.grants import refused_topic
 from millrace.consumers.kafka.logins import refuse_wrong_login
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.kafka.rights import topic_is_missing
+from millrace.consumers.kafka.rights import refused_topic, topic_is_missing
 from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 

@@ -25,8 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from millrace.consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from millrace.consumers.handoff import Pick, ReceiveEnd
-from millrace.consumers.joining import joined
+from millrace.consumers.handoff import Pick, ReceiveEnd, joined
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.stream.assemble import Assembler
 from millrace.pipelines.stream.blocks import Block, BlockFacts

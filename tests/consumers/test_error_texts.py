@@ -5,7 +5,7 @@ import socket
 import pytest
 from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError
 
-from millrace.consumers.error_texts import first_clause, text_of
+from millrace.consumers.errors import first_clause, text_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
         ("consumers", ["aiokafka", "tensorflow"]),
         (
             "consumers.kafka.positions, consumers.dead_letters.letter, "
-            "consumers.kafka.options, consumers.kafka.fetch_lag",
+            "consumers.kafka.options, consumers.kafka.statistics",
             ["aiokafka", "tensorflow"],
         ),
         ("consumers.kafka.source, consumers.dead_letters.producer", ["tensorflow", "keras", "pyarrow"]),

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.consumers.handoff import Handoff
-from millrace.consumers.joining import JOINED_BYTES, JOINED_RECORDS, joined
+from millrace.consumers.handoff import JOINED_BYTES, JOINED_RECORDS, Handoff, joined
 from millrace.consumers.records import Chunk, Partition
 
 HERE, THERE = Partition("clicks", 0), Partition("clicks", 1)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from millrace.consumers.loop_lag import LoopLag
+from millrace.consumers.loop_thread import LoopLag
 
 
 class FakeLoop:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.consumers.archive.shard_writer import OpenShard
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Chunk, Partition
 from millrace.training.checkpoints.folder import Folder

@@ -10,7 +10,7 @@ import pytest
 from millrace.consumers.durable_files import FileFacts
 from millrace.training.checkpoints import inspection, manifest, part_files
 from millrace.training.checkpoints.files import read_verified
-from millrace.training.checkpoints.tensors import decode
+from millrace.training.checkpoints.part_files import decode
 from millrace.training.errors import CorruptError
 from tests.faults.campaigns.mutations import campaign
 

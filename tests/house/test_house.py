@@ -22,6 +22,7 @@ COMMANDS = (ROOT / "app" / "cli" / "command_list.py").read_text()
 MOST_LINES = 600
 MOST_LINES_IN_A_FUNCTION = 60
 MOST_PARAMETERS = 7
+MOST_LINES_WITHOUT_A_DOCSTRING = 3
 READS_THE_ENVIRONMENT = re.compile(r"^app/(settings|tools/local_broker)(/|\.py$)|/failpoints\.py$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -102,6 +103,28 @@ def test_no_module_is_long() -> None:
 def test_no_function_is_long() -> None:
     lengths = {found.where: _lines(found.node) for found in _functions()}
     assert {where: lines for where, lines in lengths.items() if lines > MOST_LINES_IN_A_FUNCTION} == {}
+
+
+def test_a_public_function_of_more_than_three_lines_says_what_it_does() -> None:
+    """Those of a format say it once for all formats, in the protocol."""
+    silent = [
+        f"{_name(path)}:{function.lineno} {function.name}"
+        for path in MODULES
+        if not (path.name == "__init__.py" and "formats" in path.parts)
+        for function in _public_functions(cast("ast.Module", nodes_of(path)[0]))
+        if ast.get_docstring(function) is None and _lines(function) > MOST_LINES_WITHOUT_A_DOCSTRING
+    ]
+    assert silent == []
+
+
+def _public_functions(within: ast.Module | ast.ClassDef) -> Iterator[Function]:
+    """Yield the functions of a module, and the methods of its classes; what begins with an underscore is private."""
+    for node in within.body:
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, Function):
+                yield node
+            else:
+                yield from _public_functions(node)
 
 
 def test_no_function_takes_many_parameters() -> None:

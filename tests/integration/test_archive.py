@@ -16,9 +16,9 @@ from millrace.app.settings import Settings, load
 from millrace.app.tools.archive import archive
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.archive.archive_account import by_partition
-from millrace.consumers.archive.archive_lock import ArchiveLock
 from millrace.consumers.archive.shard_reader import read
 from millrace.consumers.archive.shards import listing
+from millrace.consumers.archive.stores import ArchiveLock
 from millrace.consumers.errors import ArchiveBusyError, ConfigError, DataLossError
 from millrace.consumers.kafka.positions import Now
 from tests.conftest import MakeTopic, Produce, WaitFor

@@ -26,7 +26,7 @@ from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
 from millrace.pipelines.stream.decode import Decoded, Refused
 from millrace.pipelines.stream.row_order import RotationOptions
-from millrace.training.checkpoints.tensors import decode, encode
+from millrace.training.checkpoints.part_files import decode, encode
 from millrace.training.ledger.ledger import Ledger, PartitionAccount, Skip
 from tests.properties.effort import tried
 

@@ -90,7 +90,12 @@ def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
     failpoint("term.before_record")
     replace_durably(folder.term(term), seal(body))
     failpoint("term.after_record")
-    _remove_held(folder, [older for older in terms.files if older < term])
+    # Remove the records that the newest one holds, all but the last of them.
+    held = [older for older in terms.files if older < term][:-1]
+    for older in held:
+        folder.term(older).unlink(missing_ok=True)
+    if held:
+        sync_folder(folder.terms)
     return record
 
 
@@ -105,14 +110,6 @@ def _fencing(records: Iterable[TermRecord]) -> list[TermRecord]:
         if not kept or record.began_after < kept[-1].began_after:
             kept.append(record)
     return kept[::-1]
-
-
-def _remove_held(folder: Folder, older: Sequence[int]) -> None:
-    """Remove records that the newest one holds, all but the last of them."""
-    for term in older[:-1]:
-        folder.term(term).unlink(missing_ok=True)
-    if older[:-1]:
-        sync_folder(folder.terms)
 
 
 def _read(folder: Folder, term: int) -> Sequence[TermRecord] | None:

@@ -46,7 +46,6 @@ class Lineage:
 
     @property
     def file_name(self) -> str:
-        """The name of the empty file."""
         return f"parent-{'none' if self.parent is None else _digits(self.parent)}.term-{_digits(self.term)}"
 
     @classmethod
@@ -67,12 +66,10 @@ class Folder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
         return self.root / "checkpoints"
 
     @property
     def terms(self) -> Path:
-        """Where the records of terms are."""
         return self.root / "terms"
 
     @property
@@ -92,7 +89,6 @@ class Folder:
 
     @property
     def pins(self) -> Path:
-        """Where the pins are."""
         return self.root / "pins"
 
     @property
@@ -101,7 +97,6 @@ class Folder:
         return self.root / "sample.json"
 
     def checkpoint(self, number: int) -> Path:
-        """Return the folder of a published checkpoint."""
         return self.checkpoints / _digits(number)
 
     def saving(self, number: int, term: int) -> Path:
@@ -113,11 +108,9 @@ class Folder:
         return self.checkpoints / f".removing-{_digits(number)}"
 
     def lock(self, term: int) -> Path:
-        """Return the path of a term's lock file."""
         return self.root / f"lock.{_digits(term)}"
 
     def term(self, term: int) -> Path:
-        """Return the path of a term's record."""
         return self.terms / f"{_digits(term)}.json"
 
     def start(self, term: int) -> Path:

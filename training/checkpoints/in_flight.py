@@ -29,6 +29,8 @@ from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.training.checkpoints.folder import Folder
 
 log = logging.getLogger(__name__)
+
+
 Range = tuple[int, int]
 """First offset, and one past the last."""
 _SIZE = 64 * 1024

@@ -36,6 +36,27 @@ from millrace.training.errors import FolderBusyError, PassedError
 log = logging.getLogger(__name__)
 
 
+def holder_of(folder: Folder) -> str | None:
+    """Describe the process that holds the folder; None while none does. Takes and writes nothing, on any thread.
+
+    A lock that can be shared has no holder. It is released at once, and a writer that arrives in that very instant just
+    tries again.
+    """
+    newest = folder.highest_term()
+    try:
+        handle = os.open(folder.lock(newest), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return describe_holder(folder, newest)
+    else:
+        return None
+    finally:
+        os.close(handle)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOptions:
     """How a writer shows that it lives, and when others count it as stopped."""
@@ -48,15 +69,6 @@ class LeaseOptions:
     """Seconds between looks while watching the lock of another process."""
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
-
-
-def _ignore(_error: PassedError) -> None:
-    """Do nothing about a lease that was passed."""
-
-
-def _make_no_room(_writer: "FolderLease") -> bool:
-    """Remove nothing."""
-    return False
 
 
 class FolderLease:
@@ -76,8 +88,8 @@ class FolderLease:
         holder: str,
         *,
         options: LeaseOptions | None = None,
-        on_passed: Callable[[PassedError], None] = _ignore,
-        make_room: "Callable[[FolderLease], bool]" = _make_no_room,
+        on_passed: Callable[[PassedError], None] = lambda _error: None,
+        make_room: "Callable[[FolderLease], bool]" = lambda _writer: False,
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
@@ -130,7 +142,9 @@ class FolderLease:
     def _begin(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]") -> None:
         try:
             self._record(facts, make_room)
-            _remove_locks_before(self.folder, self.term)
+            for older in self.folder.locks():
+                if older < self.term:
+                    self.folder.lock(older).unlink(missing_ok=True)
         except BaseException:
             self.release()
             raise
@@ -244,12 +258,6 @@ def _touched_at(folder: Folder, term: int) -> int:
             return os.fstat(file.fileno()).st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def _remove_locks_before(folder: Folder, term: int) -> None:
-    for older in folder.locks():
-        if older < term:
-            folder.lock(older).unlink(missing_ok=True)
 
 
 def _keep_alive(

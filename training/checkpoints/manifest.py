@@ -137,7 +137,6 @@ class Manifest:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of its parts."""
         return tuple(sorted({name.partition(".")[0] for name in self.files}))
 
     @property
@@ -147,11 +146,9 @@ class Manifest:
 
     @property
     def created(self) -> datetime:
-        """When it was written."""
         return datetime.fromisoformat(self.created_at)
 
     def render(self) -> bytes:
-        """Return the bytes of `manifest.json`."""
         return seal({"format": FORMAT, **asdict(self)})
 
 

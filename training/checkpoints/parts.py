@@ -19,10 +19,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"manifest"})
 
 
-def _do_nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartState:
     """The whole state of one part."""
@@ -30,7 +26,7 @@ class PartState:
     arrays: Mapping[str, Array] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Whatever JSON can hold; keys are text."""
-    release: Callable[[], None] = _do_nothing
+    release: Callable[[], None] = lambda: None
     """Hand the snapshot's memory to the next one. To be called at most once, when the snapshot is no longer needed."""
 
 

@@ -63,7 +63,6 @@ class Pins:
         return sorted(found, key=lambda pin: (pin.number, pin.by))
 
     def of(self, number: int) -> tuple[Pin, ...]:
-        """Return the pins of one checkpoint, by holder."""
         return tuple(pin for pin in self.all() if pin.number == number)
 
     def pin(self, number: int, by: str) -> Pin:
@@ -72,14 +71,18 @@ class Pins:
         Raises MissingCheckpointError where there is no such checkpoint, also where it is pruned at this moment, and
         ReadOnlyError where this process may not write.
         """
-        _check_holder(by)
+        if not 0 < len(by) <= _LONGEST or _CONTROL.search(by) or not by.isprintable():
+            raise ConfigError(f"{by!r} cannot hold a pin: give one line of at most {_LONGEST} characters")
         digest = _digest(by)
         self._require(number)
         if (held := self._read(number, digest)) is None:
             held = Pin(number=number, by=by, since=datetime.now(UTC).isoformat(timespec="seconds"))
             self._write(held, digest)
         try:
-            self._await_return(number)  # the pruner may have taken the number before it could see the pin
+            # The pruner may have taken the number before it could see the pin.
+            until = time.monotonic() + _RETURN_S
+            while self.folder.removing(number).exists() and time.monotonic() < until:
+                time.sleep(_POLL_S)
             self._require(number)
         except MissingCheckpointError:
             self._remove([(number, digest)])
@@ -136,11 +139,6 @@ class Pins:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return Pin(number=number, by="unknown", since="")
 
-    def _await_return(self, number: int) -> None:
-        until = time.monotonic() + _RETURN_S
-        while self.folder.removing(number).exists() and time.monotonic() < until:
-            time.sleep(_POLL_S)
-
     def _require(self, number: int) -> None:
         if number not in self.folder.numbers():
             there = ", ".join(map(str, self.folder.numbers()[-5:])) or "none"
@@ -152,11 +150,6 @@ def named(pins: Sequence[Pin]) -> str:
     numbers = sorted({pin.number for pin in pins})
     words = [f"{number} (by {', '.join(pin.by for pin in pins if pin.number == number)})" for number in numbers[:5]]
     return ", ".join(words) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-
-
-def _check_holder(by: str) -> None:
-    if not 0 < len(by) <= _LONGEST or _CONTROL.search(by) or not by.isprintable():
-        raise ConfigError(f"{by!r} cannot hold a pin: give one line of at most {_LONGEST} characters")
 
 
 def _digest(by: str) -> str:

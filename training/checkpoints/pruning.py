@@ -25,11 +25,10 @@ from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.rounded import rounded_size
 from millrace.consumers.suggested_command import suggested_command
-from millrace.training.checkpoints.fallback import newest_verified
 from millrace.training.checkpoints.fencing import Terms
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.in_flight import deaths
-from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
+from millrace.training.checkpoints.inspection import Condition, Inspection, inspect, newest_verified
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.pins import Pins, named
@@ -37,6 +36,8 @@ from millrace.training.checkpoints.policies import KeepPolicy
 from millrace.training.errors import NoRoomError, PassedError
 
 log = logging.getLogger(__name__)
+
+
 SLACK_BYTES = 256 * 1024
 """Room for what a save holds beside its arrays: ledger, manifest, and rounding up to the blocks of the file system."""
 
@@ -111,18 +112,15 @@ class Pruner:
         newest = newest_verified(self.folder, terms, lambda number: self.look(number, terms))
         if newest is None:
             return False
-        if self._remove_records_of_starts(writer, newest):
+        # Remove what dead starts had in flight, unless they resumed from the newest checkpoint, as this one will.
+        before = self.folder.started_terms()
+        deaths(self.folder, newest.number, before_term=writer.term)
+        if self.folder.started_terms() != before:
             return True
         good = self._good(terms)
         needed = self._needed(newest, good) | ({parent} if parent is not None else set())
         spared = needed | self._fallback(newest, good, terms)
         return self._remove_all_but(writer, good, spared) or self._remove_all_but(writer, good, needed)
-
-    def _remove_records_of_starts(self, writer: FolderLease, newest: Manifest) -> bool:
-        """Remove what dead starts had in flight, unless they resumed from the newest checkpoint, as this one will."""
-        before = self.folder.started_terms()
-        deaths(self.folder, newest.number, before_term=writer.term)
-        return self.folder.started_terms() != before
 
     def free_bytes(self) -> int:
         """Return how many bytes this process may still write to the volume."""
@@ -170,7 +168,13 @@ class Pruner:
         return fitting if fitting >= 1 else None
 
     def _bytes_of(self, manifests: Iterable[Manifest]) -> int:
-        return _bytes_on_disk(self.folder.checkpoint(manifest.number) for manifest in manifests)
+        """Return the bytes of all files of these checkpoints; one with several names counts once."""
+        sizes: dict[tuple[int, int], int] = {}
+        for manifest in manifests:
+            for entry in os.scandir(self.folder.checkpoint(manifest.number)):
+                facts = entry.stat(follow_symlinks=False)
+                sizes[facts.st_dev, facts.st_ino] = facts.st_size
+        return sum(sizes.values())
 
     def _good(self, terms: Terms) -> list[Manifest]:
         looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
@@ -224,13 +228,3 @@ class Pruner:
         except (OSError, ConfigError) as error:
             log.warning("checkpoint %d was not pruned: %s", number, error)
             return True
-
-
-def _bytes_on_disk(folders: Iterable[Path]) -> int:
-    """Return the bytes of all files in these folders; one with several names counts once."""
-    sizes: dict[tuple[int, int], int] = {}
-    for folder in folders:
-        for entry in os.scandir(folder):
-            facts = entry.stat(follow_symlinks=False)
-            sizes[facts.st_dev, facts.st_ino] = facts.st_size
-    return sum(sizes.values())

@@ -29,16 +29,17 @@ from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.training.checkpoints.folder import Lineage
 from millrace.training.checkpoints.lease import FolderLease
-from millrace.training.checkpoints.manifest import FILE_NAME, Manifest, Measured, SaveRequest
+from millrace.training.checkpoints.manifest import FILE_NAME, Manifest, SaveRequest
 from millrace.training.errors import CheckpointError, NoRoomError
 
 log = logging.getLogger(__name__)
+
+
 FileSource = Callable[[Path], FileFacts]
 """Puts one file under the path that it is given, durably."""
 
 
 def wall_clock() -> datetime:
-    """Return the time of the wall clock, in UTC."""
     return datetime.now(UTC)
 
 
@@ -141,7 +142,7 @@ def _write_data(temporary: Path, draft: UnpublishedCheckpoint, term: int) -> dic
 def _write_manifest(
     temporary: Path, draft: UnpublishedCheckpoint, term: int, files: Mapping[str, FileFacts]
 ) -> Manifest:
-    request = draft.request
+    request, measured = draft.request, draft.request.measured
     manifest = Manifest(
         number=draft.number,
         parent=request.parent,
@@ -159,15 +160,11 @@ def _write_manifest(
         # JSON has no NaN and no infinity, and the seal refuses both.
         metrics=_finite_values(request.metrics),
         variables=None,
-        measured=_finite(request.measured),
+        measured=measured and replace(measured, baseline=_finite_values(measured.baseline)),
     )
     write_durably(temporary / FILE_NAME, [manifest.render()])
     sync_folder(temporary)
     return manifest
-
-
-def _finite(measured: Measured | None) -> Measured | None:
-    return None if measured is None else replace(measured, baseline=_finite_values(measured.baseline))
 
 
 def _finite_values(values: Mapping[str, float]) -> dict[str, float]:

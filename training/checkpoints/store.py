@@ -16,11 +16,10 @@ from threading import Lock
 
 from millrace.consumers.errors import ConfigError, DataLossError
 from millrace.consumers.failpoints import failpoint
-from millrace.training.checkpoints.fallback import newest_verified
 from millrace.training.checkpoints.fencing import Terms
 from millrace.training.checkpoints.files import link_durably
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.checkpoints.inspection import Condition, Inspection, inspect
+from millrace.training.checkpoints.inspection import Condition, Inspection, inspect, newest_verified
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
@@ -44,20 +43,10 @@ from millrace.training.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+
 _TORN = "torn, unless its writer is still working on it"
 Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
-
-
-def _wait_for_nothing(_request: SaveRequest) -> None:
-    """Return at once: there are no dead letters to wait for."""
-
-
-def _keep_no_journal(_request: SaveRequest, _manifest: Manifest) -> None:
-    """Do nothing: there is no journal."""
-
-
-def _ignore(_manifest: Manifest) -> None:
-    """Do nothing about a durable checkpoint."""
 
 
 def _never_cancel() -> None:
@@ -69,11 +58,11 @@ class StoreOptions:
     """What the store keeps, and what it calls around a save."""
 
     keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
-    before_manifest: Callable[[SaveRequest], None] = _wait_for_nothing
+    before_manifest: Callable[[SaveRequest], None] = lambda _request: None
     """Returns when the dead letters before the request's positions are acknowledged; CheckpointError fails the save."""
-    before_publishing: Callable[[SaveRequest, Manifest], None] = _keep_no_journal
+    before_publishing: Callable[[SaveRequest, Manifest], None] = lambda _request, _manifest: None
     """Called with the manifest of each checkpoint right before it gets its number; what it raises fails the save."""
-    on_durable: Callable[[Manifest], None] = _ignore
+    on_durable: Callable[[Manifest], None] = lambda _manifest: None
     """Called with the manifest of each checkpoint that is durable: its positions may be committed."""
     now: Callable[[], datetime] = wall_clock
 
@@ -109,7 +98,14 @@ class CheckpointStore:
         """
         with self._publishing:
             if request.parent is None and not start_over:
-                self._require_empty()
+                terms = Terms.read(self.folder)
+                looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
+                # What is fenced is never loaded, so it is nothing to resume from.
+                if any(look.condition is not Condition.FENCED for look in looks):
+                    raise DataLossError(
+                        f"{self.folder.checkpoints} holds checkpoints, and a new beginning would forget what they have "
+                        "learnt: resume from the newest, or ask for a new beginning explicitly"
+                    )
             return self._publish(request, part_sources(parts), _bytes(parts), gate)
 
     def publish_linked(
@@ -238,7 +234,13 @@ class CheckpointStore:
         try:
             writer.check()
             self._pruner.make_room(writer, state_bytes + SLACK_BYTES, request.parent)
-            draft = self._draft(request, files)
+            draft = UnpublishedCheckpoint(
+                number=self._next_number(),
+                request=request,
+                ancestors=self._ancestors(request.parent),
+                files=files,
+                created=self._options.now(),
+            )
         except CheckpointError:
             raise
         except OSError as error:
@@ -246,7 +248,10 @@ class CheckpointStore:
         manifest = self._publish_with_room(writer, draft, state_bytes + SLACK_BYTES, gate)  # (1) to (4)
         self._verified[manifest.number] = manifest
         log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
-        self._announce(manifest)  # (5)
+        try:  # (5)
+            self._options.on_durable(manifest)
+        except Exception:  # the checkpoint is durable, whatever its listener raises
+            log.exception("checkpoint %d is durable, and what was to follow failed", manifest.number)
         failpoint("save.before_prune")
         try:
             self._pruner.prune(writer, manifest)  # (6)
@@ -266,35 +271,20 @@ class CheckpointStore:
 
         while True:
             try:
-                return publish_draft(writer, draft, self._gates(note_passing))
+                options = self._options
+                gates = SaveGates(
+                    before_manifest=options.before_manifest,
+                    passing=note_passing,
+                    before_publishing=options.before_publishing,
+                )
+                return publish_draft(writer, draft, gates)
             except NoRoomError as error:
                 # Whoever cancels a save after its gate waits for a rename only, so it is not written again then.
                 if not self._pruner.remove_some(writer, draft.request.parent) or passed:
                     raise (self._pruner.no_room(needed) if self._pruner.free_bytes() < needed else error) from error
 
-    def _gates(self, passing: Callable[[], None]) -> SaveGates:
-        options = self._options
-        return SaveGates(
-            before_manifest=options.before_manifest, passing=passing, before_publishing=options.before_publishing
-        )
-
-    def _draft(self, request: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
-        return UnpublishedCheckpoint(
-            number=self._next_number(),
-            request=request,
-            ancestors=self._ancestors(request.parent),
-            files=files,
-            created=self._options.now(),
-        )
-
     def _next_number(self) -> int:
         return max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1
-
-    def _announce(self, manifest: Manifest) -> None:
-        try:
-            self._options.on_durable(manifest)
-        except Exception:  # the checkpoint is durable, whatever its listener raises
-            log.exception("checkpoint %d is durable, and what was to follow failed", manifest.number)
 
     def _forget(self, number: int) -> None:
         self._verified.pop(number, None)
@@ -323,16 +313,6 @@ class CheckpointStore:
         if found.manifest is None or found.condition is not Condition.GOOD:
             raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
         return found.manifest
-
-    def _require_empty(self) -> None:
-        terms = Terms.read(self.folder)
-        looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
-        # What is fenced is never loaded, so it is nothing to resume from.
-        if any(look.condition is not Condition.FENCED for look in looks):
-            raise DataLossError(
-                f"{self.folder.checkpoints} holds checkpoints, and a new beginning would forget what they have learnt: "
-                "resume from the newest, or ask for a new beginning explicitly"
-            )
 
     def _require(self, number: int) -> None:
         if number not in self.folder.numbers():

@@ -22,6 +22,8 @@ from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import CheckpointError, PassedError
 
 log = logging.getLogger(__name__)
+
+
 _RENAME_S = 30.0
 """How long the few steps after the gate may take before the disk counts as hung."""
 

@@ -73,12 +73,10 @@ class Word:
     """How long it has waited for the others: the one with the least is the slow one."""
 
     def row(self) -> npt.NDArray[np.int64]:
-        """Return it as integers."""
         return np.array([int(getattr(self, field.name)) for field in fields(self)], np.int64)
 
     @classmethod
     def of(cls, row: npt.NDArray[np.int64]) -> "Word":
-        """Read it from integers."""
         said = {field.name: int(number) for field, number in zip(fields(cls), row, strict=True)}
         return cls(**{**said, "flags": Flag(said["flags"]), "order": Order(said["order"])})  # type: ignore[arg-type]
 

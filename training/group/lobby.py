@@ -107,7 +107,6 @@ class _Room:
                 self._drop(connection)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in list(self._heard):
             self._drop(connection)
         self._selector.close()

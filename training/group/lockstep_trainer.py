@@ -13,40 +13,151 @@ broadcasts. Whatever ends one member, or a collective, ends the loop of all: eac
 the newest durable checkpoint.
 """
 
+import io
 import json
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows
 from millrace.training.checkpoints.manifest import Manifest, SaveReason
 from millrace.training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
 from millrace.training.group.agreement import Agreement, Flag, Order, Step, Word, agree
-from millrace.training.group.deal import deal
 from millrace.training.group.exchange import LOST, Row
-from millrace.training.group.filling import Filling
-from millrace.training.group.one_state import Opening
-from millrace.training.group.own_stream import OwnStream
-from millrace.training.group.reporting import report_of
+from millrace.training.group.meeting import Group
+from millrace.training.group.membership import report_of
+from millrace.training.group.one_state import Opening, deal
+from millrace.training.group.own_stream import OwnStream, Sieve, Waits
 from millrace.training.group.requests import Asked, Requests
 from millrace.training.group.roles import GroupParts
-from millrace.training.group.scores import Scores
-from millrace.training.group.sieve import Sieve
-from millrace.training.group.waits import Waits
+from millrace.training.model.call.culprit_search import absent
 from millrace.training.recovery.step_errors import BlockRaised
-from millrace.training.stream import StreamStart
+from millrace.training.telemetry.label_sums import LabelSums
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 from millrace.training.telemetry.phases import Phase
 from millrace.training.trainer import announcements
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
 from millrace.training.trainer.learning import Learning, LearningParts
+from millrace.training.trainer.trainer import TrainerThread
 
-log = logging.getLogger(__name__)
+_FACTS = "facts"
+_LABELS, _WEIGHTED = "labels", "weighted_labels"
+
+
+class Scores:
+    """The sums that one member has scored, until they are in the live metrics of all.
+
+    Losses and states of metrics are the group's at every member; records and labels each member counts for itself. So
+    that a mean never mixes the two, all of it waits for the next report of all.
+    """
+
+    def __init__(self, group: Group, live: LiveMetrics) -> None:
+        self._group, self._live = group, live
+        self._pending, self._waiting = Sums(), False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that no report has told; the same at all members, as calls are everybody's."""
+        return self._waiting
+
+    def add(self, sums: Sums) -> None:
+        """Take in what a call of this member has scored."""
+        self._pending.add(sums)
+        self._waiting = True
+
+    def report(self) -> None:
+        """Add what all members have scored since the last report to the live metrics of each; called by all."""
+        # As bytes: of the chief's the losses and states are used, and of all the records and labels.
+        mine, buffer = self._pending, io.BytesIO()
+        arrays: dict[str, npt.NDArray[Any]] = {
+            **mine.labels.arrays(_LABELS),
+            **mine.weighted_labels.arrays(_WEIGHTED),
+            _FACTS: np.array([mine.records, mine.scored], np.int64),
+        }
+        np.savez(buffer, allow_pickle=False, **arrays)
+        raw = self._group.exchange.gather(buffer.getvalue())
+        others = [each for number, each in enumerate(raw) if number != self._group.membership.index]
+        scored = _summed_up(mine, others)
+        if scored.records or scored.states:
+            self._live.add(scored)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is not reported yet, as the state goes back."""
+        self._pending, self._waiting = Sums(), False
+
+
+def _summed_up(mine: Sums, others: Iterable[bytes]) -> Sums:
+    """Return what the group has scored: losses and states are the group's already, records and labels each member's."""
+    for raw in others:
+        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+            records, scored = map(int, arrays[_FACTS])
+            labels = {name: arrays[name] for name in arrays.files}
+        mine.add(
+            Sums(
+                records=records,
+                scored=scored,
+                states=[np.zeros_like(state) for state in mine.states],
+                labels=LabelSums.of(labels, _LABELS),
+                weighted_labels=LabelSums.of(labels, _WEIGHTED),
+            )
+        )
+    return mine
+
+
+class Filling:
+    """Fills the blocks of one member up to the size of the group's call, with absent rows; keeps one batch to copy.
+
+    Absent rows are copies of present ones with weight 0 and offset -1, since BatchNormalization sees them too. A member
+    without a block takes those of its last block that was not full, which is the last one before its records ran out,
+    or of a probe. A full block goes as it is, at no cost; the rest is compiled, as one by one the operations take 3 to
+    10 ms.
+    """
+
+    def __init__(self, probe: Rows) -> None:
+        """`probe` is a block of one batch."""
+        self._spare = absent(probe)
+        self._batch_size = int(probe.weights.shape[1])
+        self._last = tf.function(_last_absent, autograph=False, reduce_retracing=True)
+        self._fill = tf.function(_filled, autograph=False, reduce_retracing=True)
+        self._repeat = tf.function(_repeated, autograph=False, reduce_retracing=True)
+
+    def filled(self, delivery: Delivery | None, batches: int, empty: BlockFacts) -> Delivery:
+        """Return the block with so many batches; without one, a block of absent rows alone with the facts `empty`."""
+        if delivery is None or not delivery.facts.batches:
+            facts = empty if delivery is None else delivery.facts
+            return Delivery(self._repeat(self._spare, tf.constant(batches)), replace(facts, batches=batches))
+        rows, have = delivery.rows, delivery.facts.batches
+        if delivery.facts.rows < batches * self._batch_size:
+            self._spare = self._last(rows)
+        if have < batches:
+            rows = self._fill(rows, self._spare, tf.constant(batches - have))
+        return replace(delivery, rows=rows, facts=replace(delivery.facts, batches=batches))
+
+
+def _last_absent(rows: Rows) -> Rows:
+    """Return the last batch with all its rows absent."""
+    last: Rows = tf.nest.map_structure(lambda column: column[-1:], rows)
+    return absent(last)
+
+
+def _filled(rows: Rows, spare: Rows, more: Any) -> Rows:
+    """Return the rows with so many spare batches behind them."""
+    filled: Rows = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), rows, _repeated(spare, more))
+    return filled
+
+
+def _repeated(spare: Rows, batches: Any) -> Rows:
+    repeated: Rows = tf.nest.map_structure(lambda column: tf.repeat(column, batches, axis=0), spare)
+    return repeated
+
 
 _ROW_MS = 1000
 _SOON_S, _AT_THE_END_S = 2.0, 20.0
@@ -58,36 +169,30 @@ _NOTHING = BlockFacts(
 """The facts of a block without any row of this member's."""
 
 
-class GroupTrainer:
+class GroupTrainer(TrainerThread):
     """The state of the trainer's thread of one member."""
 
     def __init__(
         self, parts: GroupParts, reports: TrainerReports, options: TrainerOptions, *, patience_s: float | None
     ) -> None:
         """`patience_s` is how long a block that is ready waits for those of other members; None for ever."""
-        self._parts, self._reports = parts, reports
-        self._state, self._saving = parts.state, parts.saving
-        self._ledger, self._membership = parts.state.ledger, parts.state.group.membership
-        self._exchange = parts.state.group.exchange
-        self._phases, self._clock = reports.phases, options.clock
-        self._patience_ms = float("inf") if patience_s is None else patience_s * _ROW_MS
-        self._scores = Scores(parts.state.group, parts.state.live)
-        self._learning = Learning(
-            LearningParts(
-                learner=parts.state.learner,
-                ledger=self._ledger,
-                figures=parts.figures,
-                in_flight=parts.in_flight,
-            ),
+        state = parts.state
+        self._scores = Scores(state.group, state.live)
+        learning = Learning(
+            LearningParts(learner=state.learner, ledger=state.ledger, figures=parts.figures, in_flight=parts.in_flight),
             reports,
             options,
             newest=lambda: self._opening.number,
             score=self._scores.add,
         )
-        parts.state.learner.places = self._places
-        self._filling = Filling(parts.state.learner.rows_of(parts.state.learner.probe()))
-        self._own = OwnStream(self._ledger, self._learning.steps, Sieve(parts.state.learner, self._learning.steps))
-        self.requests = Requests(parts, reports, options, self._learning.profiling)
+        super().__init__(learning, parts.commands, reports, options)
+        self._parts, self._state, self._saving = parts, state, parts.saving
+        self._membership, self._exchange = state.group.membership, state.group.exchange
+        self._patience_ms = float("inf") if patience_s is None else patience_s * _ROW_MS
+        self._learner.places = self._places
+        self._filling = Filling(self._learner.rows_of(self._learner.probe()))
+        self._own = OwnStream(self._ledger, learning.steps, Sieve(self._learner, learning.steps))
+        self.requests = Requests(parts, reports, options, learning.profiling, self._stopping)
         self._calls = 0
         self._opening = Opening(deal=(), number=0, positions={})
         self._known: frozenset[Partition] = frozenset()
@@ -98,36 +203,25 @@ class GroupTrainer:
         """The members that were asked to stop; the others begin again and wait for them."""
         self.suspects: list[BlockRaised] = []
         """The blocks on which a step of this member raised, and whose culprits are not found yet."""
-        self.error: BaseException | None = None
 
-    def run(self) -> None:
-        """Iterate until the group ends, then save together; keep the error that ended it, if any."""
+    def _train(self) -> None:
         try:
-            try:
-                self._open(weights=True, suspects=lambda _opening: self._parts.suspects)
-                while True:
-                    while self._iterate():
-                        pass
-                    self._own.close()
-                    self._scores.report()
-                    if not self._goes_back_first():
-                        break
-                self._finish()
-            except LOST as error:
-                raise _lost_in_call(error) from error
-            except BlockRaised as raised:
-                if isinstance(raised.__cause__, LOST):
-                    raise _lost_in_call(raised.__cause__) from raised
-                self.suspects = [*self._learning.steps.unexplained(), raised]
-                raise GroupError(f"{raised.gist}; the group begins again, and finds the culprits") from None
-        except BaseException as error:
-            self.error = error
-            self._fail(error)
-            if not isinstance(error, MillraceError):
-                raise
-        finally:
-            self._learning.profiling.end()
-            self._parts.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
+            self._open(weights=True, suspects=lambda _opening: self._parts.suspects)
+            while True:
+                while self._iterate():
+                    pass
+                self._own.close()
+                self._scores.report()
+                if not self._goes_back_first():
+                    break
+            self._finish()
+        except LOST as error:
+            raise _lost_in_call(error) from error
+        except BlockRaised as raised:
+            if isinstance(raised.__cause__, LOST):
+                raise _lost_in_call(raised.__cause__) from raised
+            self.suspects = [*self._learning.steps.unexplained(), raised]
+            raise GroupError(f"{raised.gist}; the group begins again, and finds the culprits") from None
 
     def _iterate(self) -> bool:
         """Run one iteration, numbered as above; return False when the group ends."""
@@ -161,38 +255,39 @@ class GroupTrainer:
         """Say what this member is in, hear the others, and decide."""
         order = self.requests.order(self._known, scored=self._scores.waiting)
         began = self._clock()
-        rows = self._exchange.rows(self._word(order).row())
-        self._waits.exchanged(self._clock() - began)
-        self.words = tuple(map(Word.of, rows))
-        self._reports.board.group = report_of(self._membership, self.words)
-        self.requests.heard(self.words)
-        return agree(self.words, self._patience_ms)
-
-    def _word(self, order: Order) -> Word:
         own = self._own
         flags = Flag.NONE
         for flag, holds in {
             Flag.EXPECTS: own.expects,
             Flag.ENDED: own.ended,
-            Flag.STOP: bool(self.requests.stopping),
+            Flag.STOP: bool(self._stopping),
             Flag.HELD: self._parts.letters.full or self._parts.hold.reason is not None,
             Flag.PAUSED: self._membership.is_chief and self.requests.paused is not None,
             Flag.REOPEN: own.has_to_reopen,
             Flag.LET_PASS: self.requests.lets_pass,
         }.items():
             flags |= flag if holds else Flag.NONE
-        return Word(
-            call=self._calls,
-            incarnation=self._ledger.incarnation,
-            ready=own.ready_batches,
-            waited_ms=own.waited_ms,
-            flags=flags,
-            order=order,
-            learnt=self._learning.learnt,
-            lag=self._parts.streams.unlearnt(self._ledger.positions()),
-            partitions=len(self._ledger.positions()),
-            idled_ms=round(self._waits.for_others_s * _ROW_MS),
+        rows = self._exchange.rows(
+            (
+                Word(
+                    call=self._calls,
+                    incarnation=self._ledger.incarnation,
+                    ready=own.ready_batches,
+                    waited_ms=own.waited_ms,
+                    flags=flags,
+                    order=order,
+                    learnt=self._learning.learnt,
+                    lag=self._parts.streams.unlearnt(self._ledger.positions()),
+                    partitions=len(self._ledger.positions()),
+                    idled_ms=round(self._waits.for_others_s * _ROW_MS),
+                )
+            ).row()
         )
+        self._waits.exchanged(self._clock() - began)
+        self.words = tuple(map(Word.of, rows))
+        self._reports.board.group = report_of(self._membership, self.words)
+        self.requests.heard(self.words)
+        return agree(self.words, self._patience_ms)
 
     def _learn(self, batches: int) -> None:
         """Make the call of all members: this one's block filled up, or absent rows alone."""
@@ -200,7 +295,7 @@ class GroupTrainer:
         held = self._own.take()
         empty = replace(_NOTHING, incarnation=self._ledger.incarnation)
         delivery, culprits = (None, None) if held is None else (held.delivery, held.culprits)
-        steps = max(1, batches) * self._state.learner.options.passes
+        steps = max(1, batches) * self._learner.options.passes
         with self._state.group.watch.within(self._membership.timeout_s * steps):
             self._learning.learn(self._filling.filled(delivery, batches, empty), self._own.stream, culprits)
         self._calls += 1
@@ -258,7 +353,7 @@ class GroupTrainer:
 
         The weights are the same on all members, so all of them find this, or none.
         """
-        if not (names := self._state.learner.not_finite()):
+        if not (names := self._learner.not_finite()):
             return False
         self._phases.enter(Phase.RESTORING)
         self._own.close()
@@ -325,21 +420,7 @@ class GroupTrainer:
         for raised in suspects(opening):
             self._learning.steps.remember(raised, opening)
         self._known = frozenset(partition for mine in opening.deal for partition in mine)
-        incarnation = self._ledger.begin_incarnation()
-        positions = self._ledger.positions()
-        self._state.learner.witness.lay(positions)
-        start = StreamStart(
-            incarnation=incarnation,
-            positions=positions,
-            skips=self._ledger.skips,
-            fingerprints=self._ledger.fingerprints(),
-            turn=None,
-            learnt=self._learning.learnt,
-            settled=self._ledger.tally.records,
-            target=self._learning.sizes.target,
-            suspects=self._learning.steps.suspects,
-        )
-        log.info("incarnation %d begins", incarnation, extra={"partitions": len(positions)})
+        start = self._begin_incarnation(None)
         failpoint("group.before_stream")
         self._own.open(self._parts.streams.open(start))
 
@@ -359,9 +440,11 @@ class GroupTrainer:
             positions={} if manifest is None else manifest.positions,
         )
 
-    def _finish(self) -> None:
-        """End in order: the last save of all, durable before any member leaves."""
-        self._phases.enter(Phase.STOPPING)
+    def _close_stream(self) -> None:
+        self._own.close()
+
+    def _save_last(self) -> None:
+        """Make the last save of all, which is durable before any member leaves."""
         whole = self._state.whole(self._calls, self._known, {})
         if not self._letters_acknowledged(_AT_THE_END_S):
             raise _not_acknowledged(_AT_THE_END_S)
@@ -369,20 +452,10 @@ class GroupTrainer:
             self.requests.end()
             self._saving.finish(whole.parts())
         self._exchange.rows(_row_of(self._calls))
-        self._learning.post()
-        self._phases.enter(Phase.ENDED)
-        self.requests.stopped()
 
-    def _fail(self, error: BaseException) -> None:
-        """End without a checkpoint: the group resumes from the newest durable one."""
-        self._phases.enter(Phase.FAILED, str(error))
-        log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        for clean_up in (self._own.close, lambda: None if self._saving is None else self._saving.abandon(error)):
-            try:
-                clean_up()
-            except Exception:
-                log.exception("cleaning up after this error failed too")
-        self.requests.stopped()
+    def _abandon(self, error: BaseException) -> None:
+        if self._saving is not None:
+            self._saving.abandon(error)
 
 
 def _not_acknowledged(within_s: float) -> CheckpointError:

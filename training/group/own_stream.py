@@ -4,15 +4,65 @@ Holds at most one block, until the group makes its next call. Runs on the traine
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
 
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.group.roles import PolledStream
-from millrace.training.group.sieve import Sieve, Sieved
 from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
+from millrace.training.model.variables import assign, read
+from millrace.training.recovery.isolation import Culprit
 from millrace.training.recovery.step_errors import BlockRaised, Standing, StepRecovery
 from millrace.training.stream import StreamEnded, TopicsRecreated
+from millrace.training.telemetry.meter import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Sieved:
+    """A block whose culprits are known."""
+
+    delivery: Delivery
+    """Without them; of no batch where nothing is left."""
+    culprits: Sequence[Culprit] | None
+    """None where the block was not suspect."""
+
+
+class Sieve:
+    """Finds the culprits of a suspect block on a model of this member alone, before the call of all.
+
+    In a group nothing may be tried on the group's own model: all members make each of its calls, and after one that
+    raises no collective of the process works any more. So the block is tried on a copy of the model, with the present
+    weights, which is built for the first suspect block. The part of it that can be learnt goes into the call of all, in
+    as many batches as the search has made of it.
+    """
+
+    def __init__(self, learner: Learner, steps: StepRecovery) -> None:
+        self._learner, self._steps = learner, steps
+        self._copy: Learner | None = None
+
+    def sieved(self, delivery: Delivery) -> Sieved:
+        """Return the block as it is, or without its culprits where it is suspect."""
+        learnt = self._steps.sieved(delivery, self._present)
+        if learnt is None:
+            return Sieved(delivery, None)
+        pieces = [piece.rows for piece in learnt.pieces]
+        batches = sum(int(rows.weights.shape[0]) for rows in pieces)
+        rows = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *pieces) if pieces else delivery.rows
+        facts = replace(delivery.facts, batches=batches)
+        return Sieved(Delivery(rows, facts), learnt.isolated)
+
+    def _present(self) -> Learner:
+        """Return the copy with the present weights."""
+        if self._copy is None:
+            self._copy = self._learner.alone(self._learner.options.batch_size)
+            self._copy.trace(self._copy.rows_of(self._copy.probe()), deterministic=False)
+        for mine, theirs in zip(self._copy.state, self._learner.state, strict=True):
+            assign(mine, read(theirs).numpy())
+        return self._copy
 
 
 class OwnStream:
@@ -31,7 +81,6 @@ class OwnStream:
 
     @property
     def stream(self) -> PolledStream:
-        """The stream itself."""
         assert self._stream is not None, "a stream is open while the trainer runs"
         return self._stream
 
@@ -110,3 +159,42 @@ class OwnStream:
         """Return the block that is ready, for the call."""
         held, self._held = self._held, None
         return held
+
+
+_WAIT_S = 0.05
+"""The longest wait of a member that expects no block: so long another with a block may wait for it."""
+_EXPECTING_S = 0.25
+"""The longest wait of one that expects a block, within the group's patience, in which the others wait for it anyway."""
+_REST_S = 0.02
+"""Between two exchanges while the group is paused or held."""
+
+
+class Waits:
+    """The waits of one member between its calls, on the trainer's thread: for the others, or for records of its own.
+
+    The words of the members carry how long each has waited for the others, so all know who is the slow one.
+    """
+
+    def __init__(self, meter: Meter, clock: Callable[[], float]) -> None:
+        self._meter, self._clock = meter, clock
+        self.for_others_s = 0.0
+        """Seconds of this process."""
+
+    def exchanged(self, seconds: float) -> None:
+        """Count the duration of an exchange, which ends when the last member has come to it."""
+        self.for_others_s += seconds
+        self._meter.waited_for_workers(seconds)
+
+    def pause(self, own: OwnStream, standing: Standing, patience_s: float) -> None:
+        """Wait a moment for a block of this member's own; with one ready, the next exchange waits for the others.
+
+        `patience_s` is how much longer the others wait for a block that is expected. An exchange takes about 1 ms of
+        CPU, so none is made before it can change anything.
+        """
+        began = self._clock()
+        own.wait(max(_WAIT_S, min(_EXPECTING_S, patience_s)) if own.expects else _WAIT_S, standing)
+        self._meter.waited(self._clock() - began)
+
+    def rest(self) -> None:
+        """Sleep a moment that counts for nothing, as the group is paused or held."""
+        time.sleep(_REST_S)

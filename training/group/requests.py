@@ -42,10 +42,16 @@ class Requests:
     """The commands of one member, and the orders of the chief."""
 
     def __init__(
-        self, parts: GroupParts, reports: TrainerReports, options: TrainerOptions, profiling: Profiling
+        self,
+        parts: GroupParts,
+        reports: TrainerReports,
+        options: TrainerOptions,
+        profiling: Profiling,
+        stopping: list[Stop],
     ) -> None:
+        """Put the commands that ask for the end into `stopping`."""
         self._parts, self._saving, self._reports, self._clock = parts, parts.saving, reports, options.clock
-        self._profiling = profiling
+        self._profiling, self._stopping = profiling, stopping
         self._name, self._index = parts.state.group.membership.name, parts.state.group.membership.index
         self._looked_at = self._reported_at = options.clock()
         self.asked: Asked | None = None
@@ -53,7 +59,6 @@ class Requests:
         """Why the chief has paused the group; None while it learns."""
         self.lets_pass = False
         """Whether the members have still to hear that the chief was asked to resume."""
-        self.stopping: list[Stop] = []
 
     def take(self) -> None:
         """Obey the commands that wait, up to one that concerns all members."""
@@ -114,15 +119,10 @@ class Requests:
         if asked is not None and asked.rewind is not None:
             asked.rewind.answer.set_exception(GroupError("the group ends; nothing was rewound"))
 
-    def stopped(self) -> None:
-        """Answer those who asked for the stop."""
-        for stop in self.stopping:
-            stop.answer.set_result(None)
-
     def _obey(self, command: Command) -> None:
         match command:
             case Stop():
-                self.stopping.append(command)
+                self._stopping.append(command)
             case Profile():
                 self._profiling.begin(command)
             case Save() | Rewind() | Pause() | Resume() if self._saving is None:
@@ -130,7 +130,14 @@ class Requests:
             case Save():
                 self.asked = Asked(Order.SAVE, SaveReason.DEMAND, save=command)
             case Rewind():
-                self._prepare(command)
+                # Whatever can refuse the rewind comes before any other member hears of it.
+                assert self._saving is not None
+                try:
+                    prepared = self._saving.prepare_rewind(command)
+                except MillraceError as error:
+                    command.answer.set_exception(error)
+                else:
+                    self.asked = Asked(Order.GO_BACK, rewind=command, prepared=prepared)
             case Pause():
                 self.paused = command.reason
                 self._parts.release_guard()
@@ -144,13 +151,3 @@ class Requests:
                 command.answer.set_result(None)
             case _:
                 assert_never(command)
-
-    def _prepare(self, command: Rewind) -> None:
-        """Verify the target; whatever can refuse the rewind comes before any other member hears of it."""
-        assert self._saving is not None
-        try:
-            prepared = self._saving.prepare_rewind(command)
-        except MillraceError as error:
-            command.answer.set_exception(error)
-        else:
-            self.asked = Asked(Order.GO_BACK, rewind=command, prepared=prepared)

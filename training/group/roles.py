@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from millrace.consumers.dead_letters.letter import DeadLetters
 from millrace.consumers.records import Partition
 from millrace.training.commands import Commands
 from millrace.training.group.one_state import GroupState
@@ -48,23 +49,6 @@ class PolledSource(StreamSource, Protocol):
         ...
 
 
-class MemberLetters(Protocol):
-    """The dead letters of one member."""
-
-    @property
-    def full(self) -> bool:
-        """Whether too many wait."""
-        ...
-
-    def wait_acknowledged(self, sequence: int, timeout: float) -> bool:
-        """Wait until the letters up to this one are acknowledged; return whether they are."""
-        ...
-
-    def sequence(self) -> int:
-        """Return the number of the newest letter."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupParts:
     """What the trainer of a member works with."""
@@ -75,7 +59,7 @@ class GroupParts:
     """The chief's; the others write nothing."""
     streams: PolledSource
     commands: Commands
-    letters: MemberLetters
+    letters: DeadLetters
     in_flight: InFlight
     release_guard: Callable[[], None]
     hold: Hold = field(default_factory=NoHold)

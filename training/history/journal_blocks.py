@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import BlockFacts, Turn
+from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.training.ledger.ledger import Ledger
 
 _SEARCHED, _BYPASSED, _LOST, _TURN = 1, 2, 4, 8
@@ -104,7 +104,7 @@ class BlockRecorder:
                 lengths=tuple(lengths),
                 rows=facts.rows,
                 refused=refused,
-                turn=self._placed(facts.turn),
+                turn=None if facts.turn is None else (self._table[facts.turn.partition], facts.turn.taken),
                 searched=searched,
                 bypassed=bypassed,
                 lost=any(span.lost for span in facts.spans),
@@ -123,9 +123,6 @@ class BlockRecorder:
         """Forget all blocks: the state in memory is that of a checkpoint again."""
         self._raw.clear()
         self._table = {}
-
-    def _placed(self, turn: Turn | None) -> tuple[int, int] | None:
-        return None if turn is None else (self._table[turn.partition], turn.taken)
 
 
 def recorder_of(ledger: Ledger) -> BlockRecorder:

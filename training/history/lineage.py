@@ -18,9 +18,8 @@ from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import CorruptError, MissingCheckpointError
 from millrace.training.ledger.account import PartitionAccount
-from millrace.training.ledger.event_span import EventSpan
 from millrace.training.ledger.interventions import Interventions
-from millrace.training.ledger.ledger import NAME, Ledger
+from millrace.training.ledger.ledger import NAME, EventSpan, Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,10 +32,8 @@ from millrace.training.history.lineage import ledger_of
 from millrace.training.history.rewind_request import RewindRequest
 from millrace.training.history.rewind_target import find
 from millrace.training.ledger.account import PartitionAccount
-from millrace.training.ledger.event_span import EventSpan
-from millrace.training.ledger.interventions import Interventions, Rewound
-from millrace.training.ledger.ledger import NAME, Ledger
-from millrace.training.ledger.skips import UNPUBLISHED
+from millrace.training.ledger.interventions import UNPUBLISHED, Interventions, Rewound
+from millrace.training.ledger.ledger import NAME, EventSpan, Ledger
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from millrace.consumers.kafka.positions import Ago, At, Start, parse_start
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.commands import Rewind
-from millrace.training.ledger.skips import Skip, uncovered
+from millrace.training.ledger.interventions import Skip, uncovered
 
 # The longest name of a topic has 249 characters, and 18 digits always fit an int64.
 _OFFSET = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)

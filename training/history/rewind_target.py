@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.suggested_command import suggested_command
-from millrace.training.checkpoints.best import best_first
 from millrace.training.checkpoints.inspection import Condition, Inspection
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
+from millrace.training.checkpoints.policies import best_first
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import CorruptError, MissingCheckpointError, NewerFormatError
 from millrace.training.history.lineage import ledger_of
@@ -26,6 +26,8 @@ from millrace.training.history.rewind_request import Before, Best, Destination, 
 from millrace.training.ledger.ledger import NAME
 
 log = logging.getLogger(__name__)
+
+
 LEDGER_ALONE = frozenset({NAME})
 
 

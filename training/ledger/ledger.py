@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millrace.consumers.errors import DataLossError
 from millrace.consumers.fingerprints import Fingerprint
@@ -22,9 +23,41 @@ from millrace.pipelines.stream.offset_counts import OffsetCounts, by_shaping
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import CorruptError
 from millrace.training.ledger.account import PartitionAccount
-from millrace.training.ledger.event_span import EventSpan
-from millrace.training.ledger.interventions import Interventions
-from millrace.training.ledger.skips import Skip, uncovered
+from millrace.training.ledger.interventions import Interventions, Skip, uncovered
+
+
+@dataclass(frozen=True, slots=True)
+class EventSpan:
+    """The oldest and the newest event time, in milliseconds since 1970; both None if nothing has been learnt yet.
+
+    Updated once a block. Records that a call refused count too, so the span may be a little too wide and is never too
+    narrow.
+    """
+
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    known: bool = True
+    """False in a history that began with a version which kept no event times, and in all that follows it."""
+
+    def widened(self, oldest_ms: int, newest_ms: int) -> "EventSpan":
+        """Return the span, widened by the times of one more block."""
+        if not self.known:
+            return self
+        return EventSpan(
+            oldest_ms if self.oldest_ms is None else min(self.oldest_ms, oldest_ms),
+            newest_ms if self.newest_ms is None else max(self.newest_ms, newest_ms),
+        )
+
+    def facts(self) -> Mapping[str, Any] | None:
+        return {"oldest_ms": self.oldest_ms, "newest_ms": self.newest_ms} if self.known else None
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any] | None, *, learnt: int) -> "EventSpan":
+        """Read a span from JSON. Without facts the span is known only where the history has learnt nothing."""
+        if facts is None:
+            return cls(known=learnt == 0)
+        return cls(facts["oldest_ms"], facts["newest_ms"])
+
 
 __all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionAccount", "Skip"]
 
@@ -172,7 +205,6 @@ class Ledger:
             return True
 
     def positions(self) -> dict[Partition, int]:
-        """Return the next offset of each partition."""
         with self._lock:
             return {partition: account.position for partition, account in sorted(self._accounts.items())}
 

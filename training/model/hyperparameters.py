@@ -26,6 +26,8 @@ from millrace.training.model.setup.keras_internals import rate_of
 from millrace.training.model.variables import assign, differences, optimizer_variables, optimizers_of, read
 
 log = logging.getLogger(__name__)
+
+
 NAME = "hyperparameters"
 UNKNOWN: Mapping[str, PartState] = {NAME: PartState()}
 """Stands in for this part where a checkpoint lacks it."""

@@ -47,6 +47,8 @@ from millrace.training.model.variables import (
 )
 
 log = logging.getLogger(__name__)
+
+
 Preprocess = Callable[..., Any]
 Mask = npt.NDArray[np.bool_]
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
@@ -27,6 +28,42 @@ from millrace.training.model.call.compiled_call import batch_of
 from millrace.training.model.call.culprit_search import CulpritSearch
 from millrace.training.model.call.evaluation import Evaluation, ScoreTotals
 from millrace.training.model.learner import Learner
+
+_VALIDATION = "val_"
+
+
+class EventFiles(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+    """Writes the figures of each epoch below a folder, `train/` and `validation/`, as TensorBoard reads them.
+
+    Under the names that Keras' own callback uses, which needs the package tensorboard, and TensorFlow does not bring
+    that along. Owns the files; runs on the thread that trains.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        self._metadata = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        """Write the figures of an epoch."""
+        for name, value in (logs or {}).items():
+            validated = name.startswith(_VALIDATION)
+            with self._writer("validation" if validated else "train").as_default():
+                tag = f"epoch_{name.removeprefix(_VALIDATION)}"
+                tf.summary.write(tag, tf.constant(value, tf.float32), step=epoch, metadata=self._metadata)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, name: str) -> Any:
+        if name not in self._writers:
+            self._writers[name] = tf.summary.create_file_writer(str(self._folder / name))
+        return self._writers[name]
+
 
 VALIDATION = "val_"
 _SHARDS_APART = 4096
@@ -145,7 +182,11 @@ class Pretraining:
             if self._enough(epochs[-1]) or self._learner.model.stop_training:
                 break
         callbacks.on_train_end()
-        best = self._return_to_best() if self._best.state else epochs[-1].number
+        best = epochs[-1].number
+        if self._best.state:
+            best = self._best.number
+            for part in self._learner.parts:
+                part.restore(self._best.state[part.name])
         return Pretrained(epochs=epochs, best=best, steps=self._steps)
 
     def _epoch(self, number: int, callbacks: Any, progress: EpochProgress) -> Epoch:
@@ -167,13 +208,14 @@ class Pretraining:
         if self._validation is not None:
             figures |= self._validated(number, callbacks)
         callbacks.on_epoch_end(number - 1, dict(figures))
+        found = self._refusals.by_reason()
         return Epoch(
             number=number,
             figures=figures,
             learnt=totals.rows,
             seconds=seconds,
             visited=visits.ended(self._refusals.of),
-            set_aside=self._set_aside(),
+            set_aside=found | ({Reason.UPDATE_NOT_FINITE: len(self._not_finite)} if self._not_finite else {}),
             left_out=self._refusals.by_setting(),
         )
 
@@ -189,7 +231,11 @@ class Pretraining:
                 search.search(batch)
                 present = int(np.count_nonzero(batch.offsets.numpy() >= 0))
                 if 2 * len(search.found) > present:
-                    raise _diverged(number, totals)
+                    raise StepError(
+                        f"epoch {number}, after {totals.rows:,} rows: the loss is not finite for most records of a "
+                        "batch; lower the learning rate, scale the features in the model, or refuse such records by "
+                        "min and max; nothing was saved"
+                    )
         except tf.errors.OpError as error:
             raise StepError(f"epoch {number}, after {totals.rows:,} rows: the model raised {op_gist(error)}") from error
         if search.found:
@@ -225,10 +271,6 @@ class Pretraining:
     def _figures(self, totals: ScoreTotals) -> dict[str, float]:
         return {"loss": totals.mean_loss, **self._learner.call.metrics.results(totals.states)}
 
-    def _set_aside(self) -> dict[Reason, int]:
-        found = self._refusals.by_reason()
-        return found | ({Reason.UPDATE_NOT_FINITE: len(self._not_finite)} if self._not_finite else {})
-
     def _enough(self, epoch: Epoch) -> bool:
         """Keep the best state; return whether nothing has become better for as long as the patience lasts."""
         options, best = self._options, self._best
@@ -243,15 +285,3 @@ class Pretraining:
                 former.release()
             best.number, best.value, best.state = epoch.number, value, state
         return epoch.number - best.number >= options.patience
-
-    def _return_to_best(self) -> int:
-        for part in self._learner.parts:
-            part.restore(self._best.state[part.name])
-        return self._best.number
-
-
-def _diverged(number: int, totals: ScoreTotals) -> StepError:
-    return StepError(
-        f"epoch {number}, after {totals.rows:,} rows: the loss is not finite for most records of a batch; lower the "
-        "learning rate, scale the features in the model, or refuse such records by min and max; nothing was saved"
-    )

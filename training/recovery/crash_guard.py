@@ -19,6 +19,8 @@ from millrace.training.checkpoints.in_flight import Death, Range, StartRecord, d
 from millrace.training.checkpoints.lease import FolderLease
 
 log = logging.getLogger(__name__)
+
+
 InFlight = Callable[[BlockFacts], AbstractContextManager[None]]
 """Surrounds a call: if the process dies in it, the block's ranges stay on disk for the next start."""
 _UNRELATED = 3
@@ -26,7 +28,6 @@ _UNRELATED = 3
 
 
 def leave_no_record(_facts: BlockFacts) -> AbstractContextManager[None]:
-    """Return a context that records nothing."""
     return nullcontext()
 
 
@@ -59,7 +60,12 @@ def crash_loop(starts: Sequence[Death], after: int) -> CrashLoop | None:
         return None
     suspects, alike = starts[0].in_flight, 1
     for death in starts[1:]:
-        narrower = _common(suspects, death.in_flight)
+        later = death.in_flight
+        both = {
+            p: (max(suspects[p][0], later[p][0]), min(suspects[p][1], later[p][1]))
+            for p in suspects.keys() & later.keys()
+        }
+        narrower = {partition: (start, end) for partition, (start, end) in both.items() if start < end}
         if not narrower:
             break
         suspects, alike = narrower, alike + 1
@@ -68,11 +74,6 @@ def crash_loop(starts: Sequence[Death], after: int) -> CrashLoop | None:
     if len(starts) >= _UNRELATED * after:
         return CrashLoop(starts=len(starts), number=starts[0].number, suspects={})
     return None
-
-
-def _common(a: Mapping[Partition, Range], b: Mapping[Partition, Range]) -> dict[Partition, Range]:
-    both = {p: (max(a[p][0], b[p][0]), min(a[p][1], b[p][1])) for p in a.keys() & b.keys()}
-    return {partition: (start, end) for partition, (start, end) in both.items() if start < end}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from millrace.training.telemetry.events import EventKind, ReportEvent, Severity,
 
 log = logging.getLogger(__name__)
 
+
 _BEYOND = 16
 """Bad records come in groups: this many lengths of the block after it are suspect too. Isolation changes no result."""
 _MOST_IN_VAIN = 4
@@ -222,7 +223,13 @@ class StepRecovery:
 
         StepError if it went back to the same checkpoint too often without finding a culprit.
         """
-        self._forget(back_to)
+        # Forget what lies before a durable checkpoint: only a rewind would read it again, and then it raises again.
+        positions = {Partition.parse(name): offset for name, offset in back_to.positions.items()}
+        self._failures = [
+            failure
+            for failure in self._failures
+            if any(suspect.end > positions.get(suspect.partition, 0) for suspect in failure.suspects)
+        ]
         suspects = _suspects(raised.spans, beyond=0 if raised.in_state else _BEYOND)
         self._failures.append(_Failure(suspects, raised, back_to.number))
         in_vain = sum(not failure.explained for failure in self._failures if failure.back_to == back_to.number)
@@ -260,7 +267,22 @@ class StepRecovery:
         if self._in_a_row > FEW:
             fault = isolating.culprits[-1].fault
             raise self._too_many(facts, fault.gist, f"{self._in_a_row} records in a row {_DO[fault.reason]}")
-        self._report_culprits(isolating.culprits, failures, facts)
+        partitions = {span.index: span.partition for span in facts.spans}
+        for culprit in isolating.culprits:
+            partition = partitions[culprit.partition]
+            text = "%s offset %d is set aside: %s"
+            log.warning(text, partition, culprit.offset, culprit.fault.gist)
+            sentence = f"{text % (partition, culprit.offset, culprit.fault.gist)}."
+            self._report(
+                EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=culprit.offset
+            )
+        for failure in failures:
+            failure.explained |= bool(isolating.culprits)
+        # A state that is not finite makes all that was learnt since a checkpoint suspect, most of it without cause.
+        if not isolating.culprits and any(
+            _overlap(failure.raised, facts) for failure in failures if not failure.raised.in_state
+        ):
+            log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts.spans))
         return LearntBlock(isolating.pieces, isolating.culprits, searched=True)
 
     def _too_many(self, facts: BlockFacts, gist: str, how_many: str) -> StepError:
@@ -273,31 +295,6 @@ class StepRecovery:
         skips = [word for span in found for word in ("--skip", f"{span.partition}:{span.start}-{span.end - 1}")]
         rewind = suggested_command("rewind", "--to", str(self._newest()), *skips)
         return StepError(f"{gist}, on {_listed(spans)}; {why}; or skip the block: {rewind}")
-
-    def _report_culprits(self, culprits: Sequence[Culprit], failures: Sequence[_Failure], facts: BlockFacts) -> None:
-        partitions = {span.index: span.partition for span in facts.spans}
-        for culprit in culprits:
-            partition = partitions[culprit.partition]
-            text = "%s offset %d is set aside: %s"
-            log.warning(text, partition, culprit.offset, culprit.fault.gist)
-            sentence = f"{text % (partition, culprit.offset, culprit.fault.gist)}."
-            self._report(
-                EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=culprit.offset
-            )
-        for failure in failures:
-            failure.explained |= bool(culprits)
-        # A state that is not finite makes all that was learnt since a checkpoint suspect, most of it without cause.
-        if not culprits and any(_overlap(failure.raised, facts) for failure in failures if not failure.raised.in_state):
-            log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts.spans))
-
-    def _forget(self, back_to: Standing) -> None:
-        """Forget what lies before a durable checkpoint: only a rewind would read it again, and then it raises again."""
-        positions = {Partition.parse(name): offset for name, offset in back_to.positions.items()}
-        self._failures = [
-            failure
-            for failure in self._failures
-            if any(suspect.end > positions.get(suspect.partition, 0) for suspect in failure.suspects)
-        ]
 
 
 def _suspects(spans: Sequence[Span], *, beyond: int = 0) -> tuple[Suspect, ...]:

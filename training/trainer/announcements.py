@@ -26,12 +26,10 @@ def recreated(report: ReportEvent, partition: Partition, offset: int) -> None:
 
 
 def paused(report: ReportEvent, command: Pause) -> None:
-    """Announce that a command has paused the training."""
     report(EventKind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
 
 
 def resumed(report: ReportEvent, command: Resume) -> None:
-    """Announce that a command has resumed the training."""
     report(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
 
 

@@ -71,5 +71,4 @@ class Board:
         return stale or self.latest is None or self.latest.last_save is not last_save
 
     def post(self, posting: Posting, now: float) -> None:
-        """Replace the newest posting."""
         self.latest, self._posted_at = posting, now

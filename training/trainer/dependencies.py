@@ -20,14 +20,6 @@ from millrace.training.trainer.board import Board
 from millrace.training.trainer.saving import Saving
 
 
-def _never() -> bool:
-    return False
-
-
-def _do_nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParts:
     """The parts that the trainer drives, all on its own thread."""
@@ -40,9 +32,9 @@ class TrainerParts:
     """The queue of commands that the trainer obeys between calls."""
     in_flight: InFlight = leave_no_record
     """Surrounds each call, so that the death of the process in a call can be traced to its block."""
-    release_guard: Callable[[], None] = _do_nothing
+    release_guard: Callable[[], None] = lambda: None
     """Called when a person pauses or resumes: the crash-loop guard then no longer holds the trainer."""
-    blocked: Callable[[], bool] = _never
+    blocked: Callable[[], bool] = lambda: False
     """Whether too many dead letters of refused records wait: until they are sent, no block is learnt."""
     hold: Hold = field(default_factory=NoHold)
     """What may hold the learning without a command."""

@@ -3,13 +3,19 @@
 Owns the recovery's suspects, the size of calls and the counts of this process. Runs on the trainer's thread.
 """
 
+import statistics
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import BlockFacts, Delivery
+from millrace.pipelines.stream.blocks import BlockFacts, CallTarget, Delivery, Rows
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.culprit_search import Culprits
 from millrace.training.model.learner import Learner
@@ -17,15 +23,96 @@ from millrace.training.recovery.crash_guard import InFlight
 from millrace.training.recovery.isolation import Culprit, Piece
 from millrace.training.recovery.step_errors import LearntBlock, StepRecovery
 from millrace.training.stream import BlockStream
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import Sums
 from millrace.training.telemetry.phases import Phase
 from millrace.training.trainer import announcements
 from millrace.training.trainer.board import ModelFacts, Posting
-from millrace.training.trainer.call_size import CallSize
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
 from millrace.training.trainer.profiling import Profiling
 from millrace.training.trainer.save_figures import SaveFigures
-from millrace.training.trainer.scoring import sums_of
+
+
+def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
+    """Sum up the rows of one call for the live metrics, without those whose update was not finite.
+
+    Each record is scored by the weights before its update.
+    """
+    rows, lesson = piece.rows, piece.lesson
+    result = lesson.result
+    offsets = rows.offsets.numpy()
+    present = offsets >= 0
+    if lesson.culprits.offsets:
+        # By partition and offset: the same offset of another partition is another record.
+        places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
+        culprits = np.array(lesson.culprits.offsets, np.int64)
+        present &= ~np.isin(_as_one(places), _as_one(culprits))
+    records = int(present.sum())
+    # A train_step that reports no loss gives NaN for every batch; then no record counts as scored by loss.
+    applied = result.finite & np.isfinite(result.losses)
+    # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
+    loss = float(result.losses[applied].sum()) * batch_size
+    sums = Sums(records, loss, records if applied.any() else 0, list(result.states))
+    target = _target(rows)
+    if plan.labels is not Labels.NONE and target is not None:
+        labels, weights = target.numpy()[present], rows.weights.numpy()[present]
+        sums.labels = sums.weighted_labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
+        if not (weights == 1.0).all():
+            sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
+    return sums
+
+
+def _target(rows: Rows) -> Any | None:
+    """Return what the model is to predict, as one tensor; without a label that is its only feature."""
+    target = rows.labels
+    if isinstance(target, Mapping) and not target and len(rows.features) == 1:
+        target = next(iter(rows.features.values()))
+    if not hasattr(target, "numpy"):
+        return None
+    dtype = target.dtype
+    return target if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
+
+
+def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """View pairs [..., 2] as one comparable value each."""
+    return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]
+
+
+AIM_S = 0.25
+_CALLS = 5
+"""The most calls whose median counts: any call may be delayed, and the first one more than others."""
+_SLACK = 1.25
+"""The factor by which a new size must differ, so that the size does not change back and forth."""
+
+
+class CallSize:
+    """The number of batches of the next calls, so that a call stays short: nothing is saved or obeyed within one.
+
+    With a model that takes a second a step, a call of 16 batches would make a stop or a save wait for 16 seconds. So
+    calls get fewer batches as steps get longer, but no fewer than needed: each call costs some milliseconds between
+    itself and the next, which is 2 % for a model of 10 ms a step if calls are cut to 100 ms.
+
+    Nothing is known of a model before its first call, and the first blocks are made before that call has returned. So
+    they have one batch each: a stop during the first seconds waits for a step, not for sixteen. Every call from the
+    first on is measured, so a fast model has calls of full size after a few of one batch.
+    """
+
+    def __init__(self, most: int, aim_s: float = AIM_S) -> None:
+        self._most, self._aim_s = most, aim_s
+        self._batch_s: deque[float] = deque(maxlen=_CALLS)
+        self.target = CallTarget(1)
+        """Shared with the stream: the next block that it begins has at most this many batches."""
+
+    def called(self, batches: int, seconds: float) -> None:
+        """Record the duration of a call, and change the target if the next calls should have another size."""
+        # By batch, so that calls of the size before a change still count.
+        self._batch_s.append(seconds / batches)
+        # Of two calls the faster one counts: the first one may have warmed something up.
+        batch_s = max(1e-9, statistics.median_low(self._batch_s))
+        fitting = min(self._most, max(1, round(self._aim_s / batch_s)))
+        if not self.target.batches / _SLACK < fitting < self.target.batches * _SLACK:
+            self.target.batches = fitting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +138,7 @@ class Learning:
         score: Callable[[Sums], None] | None = None,
     ) -> None:
         """`newest` returns the number of the newest durable checkpoint; `score` takes sums in place of `live`."""
-        self._learner, self._ledger = parts.learner, parts.ledger
+        self.learner, self.ledger = parts.learner, parts.ledger
         self._figures, self._in_flight = parts.figures, parts.in_flight
         self._reports, self._options, self._clock = reports, options, options.clock
         self._score = score or reports.live.add
@@ -82,28 +169,32 @@ class Learning:
         searched, scored = False, list[Sums]()
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
-            if self._ledger.join_if_new(span.partition, span.start):
+            if self.ledger.join_if_new(span.partition, span.start):
                 announcements.joined(self._reports.report_event, span.partition, span.start)
-            self._learner.witness.know(span.partition, span.index)
+            self.learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:  # none where every record of the block was skipped or set aside before
             with self.profiling.call(), self._in_flight(facts):
                 # Drawing takes the interpreter lock: between two calls the trainer would wait for it, some 5 of 220 ms.
                 stream.draw_ahead()
-                learnt = self.steps.learn(delivery) if culprits is None else self._learn_rest(delivery, culprits)
+                learnt = (
+                    self.steps.learn(delivery)
+                    if culprits is None
+                    else LearntBlock([Piece(delivery.rows, self.learner.learn(delivery.rows))], culprits)
+                )
             self.sizes.called(facts.batches, self._clock() - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
             for piece in learnt.pieces:
-                scored.append(sums_of(piece, self._reports.live.plan, self._learner.batch_size))
+                scored.append(sums_of(piece, self._reports.live.plan, self.learner.batch_size))
                 self._score(scored[-1])
         failpoint("call.after")
-        self._ledger.settle(facts, refused)  # (7)
+        self.ledger.settle(facts, refused)  # (7)
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
         bypassed = delivery.prepare is not None
         self._figures.note_settled(facts, refused=facts.rows - rows, searched=searched, bypassed=bypassed)
         if scored and (detectors := self._reports.detectors) is not None:
             # Before any save, so that their state is that of the same call.
-            detectors.called(scored, facts, self._figures.step, sum(self._ledger.learnt().values()))
+            detectors.called(scored, facts, self._figures.step, sum(self.ledger.learnt().values()))
         failpoint("call.settled")
         self.learnt += rows  # (8)
         # A block without rows has no event times.
@@ -111,16 +202,13 @@ class Learning:
         freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
 
-    def _learn_rest(self, delivery: Delivery, culprits: Sequence[Culprit]) -> LearntBlock:
-        return LearntBlock([Piece(delivery.rows, self._learner.learn(delivery.rows))], culprits)
-
     def post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""
         now, figures = self._clock(), self._figures
         if self._reports.board.wants(now, figures.last):
             posting = Posting(
                 live=self._reports.live.look(),
-                learning_rate=self._learner.learning_rate,
+                learning_rate=self.learner.learning_rate,
                 step=figures.step,
                 model=self._facts,
                 last_save=figures.last,

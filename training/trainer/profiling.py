@@ -18,6 +18,8 @@ from millrace.training.commands import Profile, Profiled
 from millrace.training.errors import ProfileBusyError, ProfileError
 
 log = logging.getLogger(__name__)
+
+
 LONGEST_S = 60.0
 """A trace ends after this time even with fewer calls, because it is kept in memory until it ends."""
 

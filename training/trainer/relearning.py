@@ -65,7 +65,11 @@ class Relearning:
         self._learning = Learning(
             LearningParts(learner=learner, ledger=self.ledger, figures=figures, in_flight=leave_no_record),
             TrainerReports(
-                phases=phases, meter=Meter(time.monotonic), live=live, on_refused=_ignore, detectors=detectors
+                phases=phases,
+                meter=Meter(time.monotonic),
+                live=live,
+                on_refused=lambda *_refused: None,  # what was set aside then has its dead letter
+                detectors=detectors,
             ),
             TrainerOptions(clock=time.monotonic, wall=time.time, step_errors=StepErrorOptions(exact=True)),
             newest=lambda: 0,
@@ -77,7 +81,6 @@ class Relearning:
         return self.ledger.incarnation
 
     def begin(self, number: int, parts: Mapping[str, PartState]) -> None:
-        """Begin with the state of this checkpoint."""
         self._state.restore(self._state.fitting(number, parts))
         self._open()
 
@@ -111,7 +114,10 @@ class Relearning:
         """Compare the state with the checkpoint that a segment has recorded, by the hashes of its files."""
         parts = self._state.snapshot()
         found = {**digests(parts), "ledger": ledger_digest(parts[self.ledger.name].facts)}
-        witness = _without_unseen(parts[self._learner.witness.name])
+        # The rows of the partitions of which any offset was seen.
+        witness = PartState(
+            facts={name: row for name, row in parts[self._learner.witness.name].facts.items() if any(row)}
+        )
         # Before its first incarnation a run's witness names no partition; afterwards also those that it has not seen.
         found |= {
             name: sha
@@ -125,15 +131,6 @@ class Relearning:
     def _open(self) -> None:
         self.ledger.begin_incarnation()
         self._learner.witness.lay(self.ledger.positions())
-
-
-def _without_unseen(witness: PartState) -> PartState:
-    """Return the rows of the partitions of which any offset was seen."""
-    return PartState(facts={name: row for name, row in witness.facts.items() if any(row)})
-
-
-def _ignore(*_refused: object) -> None:
-    """Do nothing: what was set aside then has its dead letter."""
 
 
 __all__ = ["Relearning", "Relearnt", "release"]

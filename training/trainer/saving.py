@@ -38,12 +38,9 @@ from millrace.training.trainer.save_figures import LastSave, SaveFigures
 from millrace.training.trainer.state import TrainerState, release
 
 log = logging.getLogger(__name__)
+
+
 OnDurable = Callable[[Manifest], None]
-
-
-def _change_nothing() -> Mapping[str, Any]:
-    """Let a beginning be as it was built."""
-    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class SavingOptions:
     """What is remembered of the records by what makes rows of them."""
     detectors: Detectors | None = None
     """What watches the scores; None for nothing."""
-    prepare: Callable[[], Mapping[str, Any]] = _change_nothing
+    prepare: Callable[[], Mapping[str, Any]] = dict
     """Changes the state that a beginning is published with; returns what its provenance says of that."""
 
 
@@ -209,7 +206,18 @@ class Saving(SaveFigures):
         """Publish the rewind as a checkpoint of its own; from then on a restart resumes from it."""
         # A restart resumes from the greatest number: no save of the present history may come after the rewind.
         self.end_running_save()
-        self._answer_waiting_saves()
+        # Save once more for the commands that wait: they asked for the present history, not for the rewound one.
+        if self._waiting and self._under_way is None:
+            try:
+                self.begin(SaveReason.DEMAND)
+            except StateNotFiniteError as error:
+                for command in self._waiting:
+                    command.answer.set_exception(error)
+                self._waiting = []
+            self.end_running_save()
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            command.answer.set_exception(CheckpointError("a later rewind has cancelled the save; nothing was saved"))
         failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store,
@@ -255,20 +263,6 @@ class Saving(SaveFigures):
         if self._under_way is not None:
             self._writer.cancel_or_settle(self._options.stop_timeout_s)
             self._collect()
-
-    def _answer_waiting_saves(self) -> None:
-        """Save once more for the commands that wait: they asked for the present history, not for the rewound one."""
-        if self._waiting and self._under_way is None:
-            try:
-                self.begin(SaveReason.DEMAND)
-            except StateNotFiniteError as error:
-                for command in self._waiting:
-                    command.answer.set_exception(error)
-                self._waiting = []
-            self.end_running_save()
-        waiting, self._waiting = self._waiting, []
-        for command in waiting:
-            command.answer.set_exception(CheckpointError("a later rewind has cancelled the save; nothing was saved"))
 
     def finish(self, whole: Mapping[str, PartState] | None = None) -> None:
         """Write the last checkpoint and wait until it is durable; CheckpointError if it is not durable in time."""

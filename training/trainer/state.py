@@ -52,11 +52,9 @@ class ShaperPart:
 
     @property
     def name(self) -> str:
-        """The name of its files."""
         return self._states.name
 
     def snapshot(self) -> PartState:
-        """Copy it."""
         arrays, facts = self._states.saved()
         return PartState(arrays=arrays, facts=facts)
 

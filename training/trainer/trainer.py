@@ -19,13 +19,15 @@ the stream, finds NaN in the state.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import assert_never
 
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import Turn
 from millrace.training.checkpoints.manifest import SaveReason
-from millrace.training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
+from millrace.training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
 from millrace.training.errors import StateNotFiniteError
 from millrace.training.recovery.step_errors import BlockRaised
 from millrace.training.stream import BlockStream, StreamEnded, StreamStart, TopicsRecreated
@@ -36,35 +38,27 @@ from millrace.training.trainer.learning import Learning, LearningParts
 
 log = logging.getLogger(__name__)
 
+
 _IDLE_WAIT_S = 0.1
 
 
-class Trainer:
-    """The state of the trainer's thread."""
+class TrainerThread(ABC):
+    """How a trainer begins and ends, alone or as a member of a group."""
 
-    def __init__(self, parts: TrainerParts, reports: TrainerReports, options: TrainerOptions) -> None:
-        self._parts, self._reports, self._options = parts, reports, options
-        self._learner, self._ledger, self._saving = parts.learner, parts.ledger, parts.saving
+    def __init__(
+        self, learning: Learning, commands: Commands, reports: TrainerReports, options: TrainerOptions
+    ) -> None:
+        self._learning, self._commands, self._reports = learning, commands, reports
+        self._learner, self._ledger = learning.learner, learning.ledger
         self._phases, self._clock = reports.phases, options.clock
-        self._paused = options.paused
-        """Why the trainer is paused; None while it trains."""
-        self._stream: BlockStream | None = None
         self._stopping: list[Stop] = []
-        self._learning = Learning(
-            LearningParts(learner=parts.learner, ledger=parts.ledger, figures=parts.saving, in_flight=parts.in_flight),
-            reports,
-            options,
-            newest=lambda: parts.saving.newest_number,
-        )
+        """The commands that have asked for the end; they are answered at the end."""
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Iterate until the stream ends or a stop is asked for, then save; keep the error that ended it, if any."""
+        """Train until there is nothing more to learn or a stop is asked for; keep the error that ended it, if any."""
         try:
-            self._open()
-            while not self._stopping and self._iterate():
-                pass
-            self._finish()
+            self._train()
         except BaseException as error:
             self.error = error
             self._fail(error)
@@ -72,11 +66,94 @@ class Trainer:
                 raise
         finally:
             self._learning.profiling.end()
-            self._parts.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
+            self._commands.refuse_all(MillraceError("the trainer has ended; start it again"))
+
+    @abstractmethod
+    def _train(self) -> None:
+        """Open a stream, iterate, and `_finish`."""
+
+    @abstractmethod
+    def _close_stream(self) -> None:
+        """Close the stream that is open; a second call does nothing."""
+
+    @abstractmethod
+    def _save_last(self) -> None:
+        """Write the last checkpoint, and wait until it is durable."""
+
+    @abstractmethod
+    def _abandon(self, error: BaseException) -> None:
+        """Give up a save that is under way, and answer who waits for one."""
+
+    def _begin_incarnation(self, turn: Turn | None) -> StreamStart:
+        """Begin an incarnation; return what its stream has to know."""
+        start = StreamStart(
+            incarnation=self._ledger.begin_incarnation(),
+            positions=self._ledger.positions(),
+            skips=self._ledger.skips,
+            fingerprints=self._ledger.fingerprints(),
+            turn=turn,
+            learnt=self._learning.learnt,
+            settled=self._ledger.tally.records,
+            target=self._learning.sizes.target,
+            suspects=self._learning.steps.suspects,
+        )
+        # The blocks of this incarnation number the partitions by these positions, sorted.
+        self._learner.witness.lay(start.positions)
+        log.info("incarnation %d begins", start.incarnation, extra={"partitions": len(start.positions)})
+        return start
+
+    def _finish(self) -> None:
+        """End in order: close the stream, write the last checkpoint, and wait until it is durable."""
+        self._phases.enter(Phase.STOPPING)
+        self._close_stream()
+        self._save_last()
+        self._learning.post()
+        self._phases.enter(Phase.ENDED)
+        self._answer_stops()
+
+    def _fail(self, error: BaseException) -> None:
+        """End without a checkpoint: a restart resumes from the newest durable one."""
+        self._phases.enter(Phase.FAILED, str(error))
+        # An error of ours names its way out in one line; any other is a defect and needs its traceback.
+        log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
+        # Each by itself: where closing the stream fails, the commands that wait for a save are answered all the same.
+        for clean_up in (self._close_stream, lambda: self._abandon(error)):
+            try:
+                clean_up()
+            except Exception:
+                log.exception("cleaning up after this error failed too")
+        self._answer_stops()
+
+    def _answer_stops(self) -> None:
+        for stop in self._stopping:
+            stop.answer.set_result(None)
+
+
+class Trainer(TrainerThread):
+    """The state of the trainer's thread."""
+
+    def __init__(self, parts: TrainerParts, reports: TrainerReports, options: TrainerOptions) -> None:
+        learning = Learning(
+            LearningParts(learner=parts.learner, ledger=parts.ledger, figures=parts.saving, in_flight=parts.in_flight),
+            reports,
+            options,
+            newest=lambda: parts.saving.newest_number,
+        )
+        super().__init__(learning, parts.commands, reports, options)
+        self._parts, self._saving = parts, parts.saving
+        self._paused = options.paused
+        """Why the trainer is paused; None while it trains."""
+        self._stream: BlockStream | None = None
+
+    def _train(self) -> None:
+        self._open()
+        while not self._stopping and self._iterate():
+            pass
+        self._finish()
 
     def _iterate(self) -> bool:
         """Run one iteration, numbered as above; return False when there is nothing more to learn."""
-        while (command := self._parts.commands.next()) is not None:  # (1)
+        while (command := self._commands.next()) is not None:  # (1)
             self._obey(command)
         if self._stopping:
             return False
@@ -235,7 +312,7 @@ class Trainer:
     def _rest(self, why: str | None) -> None:
         """Wait a moment for the next command, which may be to resume. `why` it is paused; None where it is blocked."""
         self._phases.enter(Phase.IDLE if why is None else Phase.PAUSED, why)
-        if (command := self._parts.commands.next(_IDLE_WAIT_S)) is not None:
+        if (command := self._commands.next(_IDLE_WAIT_S)) is not None:
             self._obey(command)
 
     def _open(self) -> None:
@@ -244,22 +321,7 @@ class Trainer:
             if self._ledger.join_if_new(partition, beginning):
                 announcements.joined(self._reports.report_event, partition, beginning)
             self._saving.joined()
-        incarnation = self._ledger.begin_incarnation()
-        start = StreamStart(
-            incarnation=incarnation,
-            positions=self._ledger.positions(),
-            skips=self._ledger.skips,
-            fingerprints=self._ledger.fingerprints(),
-            turn=self._saving.turn,
-            learnt=self._learning.learnt,
-            settled=self._ledger.tally.records,
-            target=self._learning.sizes.target,
-            suspects=self._learning.steps.suspects,
-        )
-        # The blocks of this incarnation number the partitions by these positions, sorted.
-        self._learner.witness.lay(start.positions)
-        log.info("incarnation %d begins", incarnation, extra={"partitions": len(start.positions)})
-        self._stream = self._parts.streams.open(start)
+        self._stream = self._parts.streams.open(self._begin_incarnation(self._saving.turn))
 
     def _need_stream(self) -> BlockStream:
         assert self._stream is not None, "a stream is open while the trainer runs"
@@ -270,26 +332,8 @@ class Trainer:
             self._stream.close()
             self._stream = None
 
-    def _finish(self) -> None:
-        """End in order: close the stream, write the last checkpoint, and wait until it is durable."""
-        self._phases.enter(Phase.STOPPING)
-        self._close_stream()
+    def _save_last(self) -> None:
         self._saving.finish()
-        self._learning.post()
-        self._phases.enter(Phase.ENDED)
-        for stop in self._stopping:
-            stop.answer.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
-        """End without a checkpoint: a restart resumes from the newest durable one."""
-        self._phases.enter(Phase.FAILED, str(error))
-        # An error of ours names its way out in one line; any other is a defect and needs its traceback.
-        log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        # Each by itself: where closing the stream fails, the commands that wait for a save are answered all the same.
-        for clean_up in (self._close_stream, lambda: self._saving.abandon(error)):
-            try:
-                clean_up()
-            except Exception:
-                log.exception("cleaning up after this error failed too")
-        for stop in self._stopping:
-            stop.answer.set_result(None)
+    def _abandon(self, error: BaseException) -> None:
+        self._saving.abandon(error)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from millrace.app.service.model_setup import model_file
 from millrace.app.settings import Settings, to_schema
+from millrace.training.checkpoints.part_files import decode
 from millrace.training.checkpoints.parts import PartState
-from millrace.training.checkpoints.tensors import decode
 from millrace.training.model.setup.model_file import load
 from millrace.training.model.weights.weights import model_with_weights
 

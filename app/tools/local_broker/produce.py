@@ -14,8 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from millrace.app.tools.local_broker.topics import partitions_of
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import MillraceError, TopicMissingError, UnreachableError
+from millrace.consumers.errors import MillraceError, TopicMissingError, UnreachableError, text_of
 
 _READ_BYTES = 256 * 1024
 _SLICES_PER_S = 20

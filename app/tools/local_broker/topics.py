@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
-from millrace.consumers.error_texts import text_of
-from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.errors import ConfigError, UnreachableError, text_of
 
 _WITHIN_S = 30.0
 _PAUSE_S = 0.2

@@ -50,8 +50,7 @@ from millrace.training.errors import ModelError
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.model_file import MODULE_NAME
-from millrace.training.pretraining.epochs import EpochProgress, Pretrained, Pretraining, PretrainingOptions
-from millrace.training.pretraining.event_files import EventFiles
+from millrace.training.pretraining.epochs import EpochProgress, EventFiles, Pretrained, Pretraining, PretrainingOptions
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.trainer.saving import Saving, SavingOptions
 

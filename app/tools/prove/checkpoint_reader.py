@@ -13,9 +13,9 @@ from millrace.consumers.records import Partition
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.ledger.interventions import Skip
 from millrace.training.ledger.ledger import Ledger, PartitionAccount
 from millrace.training.ledger.offset_checksum import Evidence
-from millrace.training.ledger.skips import Skip
 
 Array = npt.NDArray[Any]
 STATE = ("model", "optimizer", "windows")

@@ -14,9 +14,8 @@ from millrace.pipelines.stream.blocks import Suspect, Turn
 from millrace.pipelines.stream.recorded_feed import PlannedBlock
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import CorruptError, NotRebuildableError
-from millrace.training.history.journal import Segment
+from millrace.training.history.journal import Chain, Segment, blocks_of, positions_after
 from millrace.training.history.journal_blocks import RecordedBlock
-from millrace.training.history.journal_chain import Chain, blocks_of, positions_after
 from millrace.training.ledger.interventions import Interventions
 from millrace.training.ledger.ledger import NAME, Ledger
 

@@ -33,9 +33,8 @@ from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.part_files import part_sources
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import CorruptError, MissingCheckpointError, NotRebuildableError, RebuiltOtherwiseError
-from millrace.training.history.journal import JournalReader, Segment
-from millrace.training.history.journal_chain import Chain, chain_to, positions_after
-from millrace.training.history.state_differences import first_difference
+from millrace.training.history.comparison import first_difference
+from millrace.training.history.journal import Chain, JournalReader, Segment, chain_to, positions_after
 from millrace.training.ledger.ledger import NAME, Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.cores import usable_cores

@@ -19,7 +19,7 @@ from millrace.consumers.records import Partition
 from millrace.consumers.rounded import rounded_size
 from millrace.training.checkpoints.files import require_space, unwritable
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.checkpoints.lock_holder import holder_of
+from millrace.training.checkpoints.lease import holder_of
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
 from millrace.training.errors import CorruptError, FolderBusyError

@@ -13,9 +13,9 @@ from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.record_check import sample_check
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import ConfigError, MillraceError, TopicMissingError
-from millrace.consumers.kafka.grants import refused_group
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.positions import Earliest, Latest, Start
+from millrace.consumers.kafka.rights import refused_group
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.kafka.topic_writer import TopicWriter
 from millrace.consumers.records import Partition

@@ -16,7 +16,7 @@ from millrace.app.tools import rewind
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
 from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease
-from millrace.training.checkpoints.lock_holder import holder_of
+from millrace.training.checkpoints.lease import holder_of
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 
 

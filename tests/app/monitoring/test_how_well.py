@@ -20,7 +20,7 @@ from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.recovery.isolation import Piece
 from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
-from millrace.training.trainer.scoring import sums_of
+from millrace.training.trainer.learning import sums_of
 
 pytestmark = pytest.mark.tensorflow
 FEATURES, BATCH, BATCHES = 6, 128, 4

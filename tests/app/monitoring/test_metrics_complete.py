@@ -16,7 +16,7 @@ from millrace.app.monitoring.status import lag_answer, status_of, throughput_ans
 from millrace.app.service.figures import ExportFigures
 from millrace.consumers.metric import MODEL, Metric, Moment, NoMetric, PartFigures
 from millrace.training.checkpoints import SaveReason
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from tests.app.answer_fields import fields_of, made_up
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.groups import group, member

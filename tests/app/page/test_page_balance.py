@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from tests.app.api_rig import P1, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 

@@ -21,9 +21,8 @@ from millrace.consumers.failpoints import NAMES
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
-from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.interventions import Interventions, Skip
 from millrace.training.ledger.ledger import Ledger
-from millrace.training.ledger.skips import Skip
 from millrace.training.trainer.saving import Saving, SavingOptions
 from tests.faults.harness.fork_server import run_forked
 

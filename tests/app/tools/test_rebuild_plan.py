@@ -20,12 +20,10 @@ from millrace.pipelines.stream.decode import decode_chunk
 from millrace.pipelines.stream.offset_counts import OffsetCounts
 from millrace.pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
 from millrace.pipelines.stream.row_order import RotationOptions
-from millrace.training.history.journal import Segment
+from millrace.training.history.journal import Chain, Segment
 from millrace.training.history.journal_blocks import BlockRecorder
-from millrace.training.history.journal_chain import Chain
-from millrace.training.ledger.interventions import Interventions
+from millrace.training.ledger.interventions import Interventions, Skip
 from millrace.training.ledger.ledger import NAME, Ledger
-from millrace.training.ledger.skips import Skip
 from tests.properties.effort import tried
 
 pytestmark = pytest.mark.row(34)

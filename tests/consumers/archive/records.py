@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.archive.shard_names import Format
-from millrace.consumers.archive.shard_writer import OpenShard
 from millrace.consumers.archive.shards import Shard
 from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Chunk, Headers, Partition

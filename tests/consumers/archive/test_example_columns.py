@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.consumers.archive.example_codec import ArchivedRecord, decode, encode
-from millrace.consumers.archive.example_columns import columns_of
 from millrace.consumers.archive.record_columns import RecordColumns, to_arrow
-from millrace.consumers.archive.tfrecord_files import TFRecordWriter, read_frames, read_tfrecords
+from millrace.consumers.archive.tfrecord_files import TFRecordWriter, columns_of, read_frames, read_tfrecords
 
 TEXTS = st.none() | st.binary(max_size=200) | st.sampled_from([b"key", b"\x0a\x03key\x12", bytes(20_000)])
 RECORDS = st.builds(

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.consumers.archive import object_lock, object_store
+from millrace.consumers.archive import object_store
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.archive.replay import ShardReplay
 from millrace.consumers.archive.shard_names import facts_name
 from millrace.consumers.archive.shard_reader import complaint_about, read
-from millrace.consumers.archive.shard_writer import OpenShard
 from millrace.consumers.archive.shards import leftovers, listing, remove_leftovers, shard_at
 from millrace.consumers.archive.stores import store_at
 from millrace.consumers.errors import ArchiveAwayError, ArchiveBusyError, ConfigError
@@ -30,9 +30,9 @@ def wait(seconds: float) -> bool:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renew often, and take over soon."""
-    monkeypatch.setattr(object_lock, "RENEW_S", 0.2)
-    monkeypatch.setattr(object_lock, "STALE_S", 1.5)
-    monkeypatch.setattr(object_lock, "_LOOK_S", 0.1)
+    monkeypatch.setattr(object_store, "RENEW_S", 0.2)
+    monkeypatch.setattr(object_store, "STALE_S", 1.5)
+    monkeypatch.setattr(object_store, "_LOOK_S", 0.1)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def away(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Ser
 @pytest.mark.usefixtures("quick")
 def test_a_second_writer_is_refused_while_the_first_one_renews(bucket: str) -> None:
     with store_at(bucket).lock(wait):
-        second = object_lock.ObjectLock(object_store.ObjectStore(bucket), wait)
+        second = object_store.ObjectLock(object_store.ObjectStore(bucket), wait)
         with pytest.raises(ArchiveBusyError, match=f"written by process {os.getpid()} on .*archive.path"), second:
             pass
         shard_of(bucket, [chunk(0, 10)])
@@ -56,11 +56,11 @@ def test_a_second_writer_is_refused_while_the_first_one_renews(bucket: str) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_who_stood_still_and_was_taken_over_puts_nothing_more(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_lock, "RENEW_S", 1000.0)
+    monkeypatch.setattr(object_store, "RENEW_S", 1000.0)
     with store_at(bucket).lock(wait):
         shard = OpenShard(bucket, CLICKS, 0, "parquet", never)
         shard.add(chunk(0, 10))
-        with object_lock.ObjectLock(object_store.ObjectStore(bucket), wait):
+        with object_store.ObjectLock(object_store.ObjectStore(bucket), wait):
             with pytest.raises(ArchiveBusyError, match="is written by"):
                 shard.close()
             assert list(store_at(bucket).files("clicks/0")) == []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.archiver import OpenShard
 from millrace.consumers.archive.shard_names import SUFFIXES, Format, facts_name
 from millrace.consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
-from millrace.consumers.archive.shard_writer import OpenShard
 from millrace.consumers.archive.shards import listing, remove_leftovers, survey
 from millrace.consumers.archive.stores import store_at
 from millrace.consumers.errors import ArchiveDamagedError

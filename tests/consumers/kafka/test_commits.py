@@ -3,10 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
+from millrace.consumers.kafka.client import GroupCommits
 from millrace.consumers.kafka.commits import Committing, Positions
+from millrace.consumers.kafka.statistics import SourceMeter
 from millrace.consumers.records import Partition
 
 PARTITION = Partition("clicks", 0)
@@ -35,7 +38,8 @@ class Kafka:
 
 
 def _committing(kafka: Kafka) -> Committing:
-    return Committing(kafka, kafka, "g", lines_per_minute=LINES, again_s=0.01)
+    client, meter = cast("GroupCommits", kafka), cast("SourceMeter", kafka)
+    return Committing(client, meter, "g", lines_per_minute=LINES, again_s=0.01)
 
 
 async def _until(condition: Callable[[], object]) -> None:

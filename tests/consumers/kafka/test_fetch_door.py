@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.consumers.kafka.aiokafka_internals import KeptRecords, open_door
-from millrace.consumers.kafka.fetched_columns import FetchedColumns
+from millrace.consumers.kafka.chunking import FetchedColumns
 
 HERE = TopicPartition("clicks", 0)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)

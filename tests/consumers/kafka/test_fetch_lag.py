@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from millrace.consumers.kafka.fetch_lag import lag_of, partition_lag
-from millrace.consumers.kafka.statistics import SourceMeter
+from millrace.consumers.kafka.statistics import SourceMeter, lag_of, partition_lag
 from millrace.consumers.records import Chunk, Partition
 
 A, B = Partition("t", 0), Partition("t", 1)

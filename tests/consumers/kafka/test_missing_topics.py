@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.consumers.kafka.missing_topics import missing_topic, similar_topics
+from millrace.consumers.kafka.client import missing_topic, similar_topics
 
 CREATE = "create it: kafka-topics.sh --bootstrap-server b:1 --create --topic clcks --partitions 4"
 

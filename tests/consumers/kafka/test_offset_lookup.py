@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.kafka.offset_lookup import resolve_start, resolve_until
+from millrace.consumers.kafka.client import GroupCommits, KafkaClient
 from millrace.consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start
+from millrace.consumers.kafka.source import resolve_start, resolve_until
 from millrace.consumers.records import Partition
 
 A, B = Partition("t", 0), Partition("t", 1)
@@ -35,6 +37,9 @@ class StillLog:
         return {p: max(offset, self.first[p]) if offset < self.end[p] else None for p in partitions}
 
 
+LOG = cast("KafkaClient", StillLog())
+
+
 @dataclass
 class StillCommits:
     offsets: dict[Partition, int | None]
@@ -44,7 +49,8 @@ class StillCommits:
 
 
 def start_at(start: Start, committed: dict[Partition, int | None] | None = None) -> dict[Partition, int]:
-    return asyncio.run(resolve_start(start, StillLog(), StillCommits(committed or {}), now_s=10.0))
+    commits = cast("GroupCommits", StillCommits(committed or {}))
+    return asyncio.run(resolve_start(start, LOG, commits, now_s=10.0))
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,6 @@ def test_impossible_offsets_are_refused_with_what_exists(offsets: dict[Partition
 
 
 def test_until_means_the_ends_a_time_or_offsets_that_may_lie_ahead() -> None:
-    assert asyncio.run(resolve_until(Now(), StillLog())) == {A: 10, B: 5}
-    assert asyncio.run(resolve_until(At(6000), StillLog())) == {A: 6, B: 5}
-    assert asyncio.run(resolve_until(Offsets({A: 99, B: 1}), StillLog())) == {A: 99, B: 1}
+    assert asyncio.run(resolve_until(Now(), LOG)) == {A: 10, B: 5}
+    assert asyncio.run(resolve_until(At(6000), LOG)) == {A: 6, B: 5}
+    assert asyncio.run(resolve_until(Offsets({A: 99, B: 1}), LOG)) == {A: 99, B: 1}

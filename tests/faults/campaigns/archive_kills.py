@@ -43,8 +43,8 @@ _LATEST_S = 5.0
 """When a kill at a random time comes at the latest, after the start of the process."""
 _PROGRAM = """
 from millrace.app.cli import main
-from millrace.consumers.archive import object_lock
-object_lock.RENEW_S, object_lock.STALE_S, object_lock._LOOK_S = 0.5, 3.0, 0.2
+from millrace.consumers.archive import object_store
+object_store.RENEW_S, object_store.STALE_S, object_store._LOOK_S = 0.5, 3.0, 0.2
 main()
 """
 """An archiver that is sooner sure of the death of the one before it, where its archive is in an object store."""

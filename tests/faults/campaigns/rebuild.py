@@ -32,7 +32,7 @@ from millrace.app.tools.rewind import TypedRewind, rewind_or_send
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.shards import listing
 from millrace.consumers.kafka.positions import Now
-from millrace.training.checkpoints.tensors import decode
+from millrace.training.checkpoints.part_files import decode
 from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, apart, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.fork_server import run_forked

@@ -14,7 +14,7 @@ from millrace.pipelines.gates.schema_gate import SchemaGate
 from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import Decoded, Refused, decode_chunk
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from tests.pipelines.stream.test_decode import chunk_of
 
 DECODER = make_decoder("json", Schema(features=(Field(name="id", source="id", dtype="int64"),)))

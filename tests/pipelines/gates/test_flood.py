@@ -8,7 +8,7 @@ from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, PauseAboveSettings, judged
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import DecodePool
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from tests.pipelines.stream.test_decode import chunk_of
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)

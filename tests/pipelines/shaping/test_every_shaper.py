@@ -24,7 +24,7 @@ from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.checkpoints.parts import PartState
-from millrace.training.group.shares import remembered_portion
+from millrace.training.group.one_state import remembered_portion
 
 SCHEMA = Schema(
     features=(

@@ -25,8 +25,8 @@ from millrace.pipelines.stream.row_order import RotationOptions
 from millrace.training.checkpoints.manifest import Manifest, SaveReason
 from millrace.training.commands import Rewind, Save
 from millrace.training.errors import MissingCheckpointError, StepError
+from millrace.training.ledger.interventions import Skip
 from millrace.training.ledger.offset_checksum import Evidence
-from millrace.training.ledger.skips import Skip
 from tests.properties.lives import laws
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.life import DEATHS, Life

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from millrace.training.checkpoints.best import best_first
 from millrace.training.checkpoints.manifest import Manifest, Measured, SaveReason
 from millrace.training.checkpoints.policies import (
     EverySeconds,
@@ -20,6 +19,7 @@ from millrace.training.checkpoints.policies import (
     Pinned,
     SaveContext,
     SavePolicy,
+    best_first,
 )
 
 BEGAN = datetime(2026, 3, 1, 22, 30, tzinfo=UTC)

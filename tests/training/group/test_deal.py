@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from millrace.consumers.records import Partition
-from millrace.training.group.deal import deal
+from millrace.training.group.one_state import deal
 
 PARTITIONS = st.dictionaries(st.builds(Partition, st.sampled_from(["a", "b"]), st.integers(0, 20)), st.integers(0, 99))
 

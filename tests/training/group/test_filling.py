@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery
-from millrace.training.group.filling import Filling
+from millrace.training.group.lockstep_trainer import Filling
 from tests.training.conftest import block
 
 pytestmark = pytest.mark.tensorflow

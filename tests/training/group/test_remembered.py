@@ -15,8 +15,7 @@ from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowSta
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import NotOneStateError
-from millrace.training.group.deal import deal
-from millrace.training.group.shares import remembered_of, remembered_portion
+from millrace.training.group.one_state import deal, remembered_of, remembered_portion
 from tests.properties.test_windows import Log, chunk_of, made_up, schema
 
 pytestmark = pytest.mark.row(31)

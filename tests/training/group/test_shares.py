@@ -11,8 +11,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import NotOneStateError
-from millrace.training.group.deal import deal
-from millrace.training.group.shares import Share, portion, whole_of
+from millrace.training.group.one_state import Share, deal, portion, whole_of
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.ledger.offset_checksum import Evidence
 

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from millrace.training.group.watch import Watch
+from millrace.training.group.exchange import Watch
 from tests.conftest import WaitFor
 
 

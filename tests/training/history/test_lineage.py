@@ -9,9 +9,8 @@ from millrace.consumers.records import Partition
 from millrace.training.checkpoints import CheckpointStore, Condition, Folder, FolderLease
 from millrace.training.commands import Rewind
 from millrace.training.history.lineage import CheckpointLineage, lineage_of
-from millrace.training.ledger.event_span import EventSpan
-from millrace.training.ledger.interventions import Interventions
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Interventions, Skip
+from millrace.training.ledger.ledger import EventSpan
 from tests.app.checkpoint_history import BEGAN_MS, P0, PROVENANCE, STEP_MS, folder_in, publish_history
 from tests.app.checkpoint_history import rewind as publish
 

@@ -16,8 +16,7 @@ from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.errors import StepError
 from millrace.training.model.learner import Learner
-from millrace.training.pretraining.epochs import Epoch, Pretrained, Pretraining, PretrainingOptions
-from millrace.training.pretraining.event_files import EventFiles
+from millrace.training.pretraining.epochs import Epoch, EventFiles, Pretrained, Pretraining, PretrainingOptions
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, mlp, state_of, with_feature
 
 pytestmark = pytest.mark.tensorflow

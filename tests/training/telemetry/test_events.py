@@ -8,7 +8,7 @@ import pytest
 
 from millrace.training.commands import Pause, Resume, Rewind, Save
 from millrace.training.errors import CheckpointError
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from millrace.training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
 from tests.training.conftest import Fragile, mlp
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, running

@@ -21,8 +21,8 @@ from millrace.training.telemetry.baseline import (
 )
 from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import LiveMetrics, Results, Sums
+from millrace.training.trainer.learning import sums_of
 from millrace.training.trainer.metric_guesses import plan_of
-from millrace.training.trainer.scoring import sums_of
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
 from tests.training.trainer_rig import Clock
 

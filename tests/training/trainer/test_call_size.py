@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.training.trainer.call_size import CallSize
+from millrace.training.trainer.learning import CallSize
 
 
 def _after(size: CallSize, *, batch_s: float, calls: int = 20) -> int:

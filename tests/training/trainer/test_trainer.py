@@ -19,8 +19,8 @@ from millrace.training.checkpoints.manifest import Manifest, SaveReason
 from millrace.training.checkpoints.policies import EverySeconds
 from millrace.training.commands import Command, Pause, Resume, Rewind, Save, Stop
 from millrace.training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
+from millrace.training.ledger.interventions import Skip
 from millrace.training.ledger.offset_checksum import Evidence
-from millrace.training.ledger.skips import Skip
 from millrace.training.recovery.crash_guard import CrashGuard, CrashLoop
 from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
 from millrace.training.telemetry.phases import Phase

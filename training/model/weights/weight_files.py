@@ -23,8 +23,8 @@ import numpy as np
 from keras.src.saving import saving_lib
 
 from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.part_files import decode
 from millrace.training.checkpoints.parts import Array
-from millrace.training.checkpoints.tensors import decode
 from millrace.training.model.setup.keras_internals import layers_of, save_variables
 from millrace.training.model.variables import automatic_names, by_structure
 

@@ -14,7 +14,7 @@ from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ModelError
-from millrace.training.history.journal_chain import Chain
+from millrace.training.history.journal import Chain
 from millrace.training.telemetry.events import Events
 from tests.app.checkpoint_history import folder_in
 from tests.app.tools.export.exported_model import CONFIG, MODEL, project

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from millrace.training.commands import Rewind, Save
-from millrace.training.ledger.skips import Skip
+from millrace.training.ledger.interventions import Skip
 from tests.training.conftest import BATCH, FEATURES, state_of
 from tests.training.trainer_rig import P0, P1, RigOptions, Run, Topic
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.part_files import encode
 from millrace.training.checkpoints.parts import Array
-from millrace.training.checkpoints.tensors import encode
 from millrace.training.errors import OtherModelError
 from millrace.training.model.variables import model_variables, read
 from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
