@@ -19,8 +19,8 @@ from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.recovery.isolation import Piece
 from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot, choose_watched
-from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.learning import sums_of
+from millrace.training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow
 FEATURES, BATCH, BATCHES = 6, 128, 4
