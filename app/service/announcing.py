@@ -18,8 +18,7 @@ from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.topic_writer import TopicWriter
 from millrace.training.checkpoints.exports.announced_versions import announced_versions, write_announced
-from millrace.training.checkpoints.exports.export_manifest import ExportManifest
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import ExportManifest, VersionFolder
 from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.sealed_json import seal, unseal
-from millrace.training.model.probes.probe_rows import ReadSample
+from millrace.training.model.probes import ReadSample
 
 log = logging.getLogger(__name__)
 _ROWS = 256

@@ -14,13 +14,10 @@ from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import ModelError, gist
 from millrace.training.model.call.metrics import preferred
 from millrace.training.model.learner import Learner, LearnerOptions
-from millrace.training.model.probes.probe_rows import ReadSample
-from millrace.training.model.proof.augment_proof import draws_by_seed
-from millrace.training.model.proof.metric_proof import states_add_up
-from millrace.training.model.proof.preprocess_proof import repeats_itself, row_by_row
+from millrace.training.model.probes import ReadSample
+from millrace.training.model.proof.function_proofs import draws_by_seed, repeats_itself, row_by_row, states_add_up
 from millrace.training.model.proof.proof import Finding, ModelProof
-from millrace.training.model.setup.build_errors import without_mean
-from millrace.training.model.setup.keras_options import without_effect
+from millrace.training.model.setup.build_errors import without_effect, without_mean
 from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.events import ReportEvent, ignore_event

@@ -216,8 +216,8 @@ def exported(settings: Mapping[str, Any]) -> tuple[dict[str, Column], dict[str, 
     from millrace.app.tools.export.export import export_checkpoint
     from millrace.app.tools.export.export_folder import folder_of
     from millrace.app.tools.export.export_inputs import checkpoint_to_export, records_to_prove, served_model
+    from millrace.training.model.export.answers import raw_columns
     from millrace.training.model.export.export_reference import expected_answers
-    from millrace.training.model.export.raw_columns import raw_columns
 
     loaded = settings_of("clicks", settings)
     made = export_checkpoint(loaded, None, folder_of(loaded.settings))

@@ -22,8 +22,7 @@ from windows import BATCH, BATCHES
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.model.variables import optimizers_of
-from millrace.training.model.weights.initial_weights import match, take_over
-from millrace.training.model.weights.kept_slots import keep_slots
+from millrace.training.model.weights.initial_weights import keep_slots, match, take_over
 from millrace.training.model.weights.weight_files import FoundWeights
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

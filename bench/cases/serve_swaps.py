@@ -30,8 +30,7 @@ import numpy as np
 import tensorflow as tf
 from rig import ROOT, STATE, other_work_s, report
 
-from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import ExportDraft, ExportProof, ExportSource, VersionFolder
 
 NAME, FEATURES = "swaps", 28
 CLIENTS, RATE = 4, 80

@@ -31,12 +31,9 @@ from millrace.training.model.call.finite_guard import FiniteLook
 from millrace.training.model.call.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
 from millrace.training.model.call.reservoir import Reservoir
 from millrace.training.model.call.witness import Witness
-from millrace.training.model.probes.probe_batches import Probe
-from millrace.training.model.probes.probe_rows import ProbeRows, ReadSample
-from millrace.training.model.setup.autograph import converted
-from millrace.training.model.setup.build_errors import explained, unadapted
-from millrace.training.model.setup.keras_internals import build
-from millrace.training.model.setup.schema_fit import check_inputs
+from millrace.training.model.probes import Probe, ProbeRows, ReadSample
+from millrace.training.model.setup.build_errors import check_inputs, explained, unadapted
+from millrace.training.model.setup.keras_internals import build, converted
 from millrace.training.model.setup.strategy import DeviceOptions, make_strategy
 from millrace.training.model.variables import (
     VariablesPart,

@@ -22,8 +22,7 @@ from millrace.app.api.routes.reads import NOT_FOUND, Number
 from millrace.app.monitoring.models import ExportList, ExportView
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.shapes import stamp
-from millrace.training.checkpoints.exports.export_manifest import FILE_NAME
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import FILE_NAME, VersionFolder
 from millrace.training.errors import MissingExportError
 
 _TAR = "application/x-tar"

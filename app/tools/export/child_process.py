@@ -1,8 +1,12 @@
-"""Runs `millrace export` as a child of a running service, and reads what it reports.
+"""The processes of an export: `millrace export` as a child of a running service, and the children of an export itself.
 
-Blocks the thread `exporter`, which owns the child: it is killed when that thread ends, when it takes too long, and at a
-stop. What it prints is read by `communicate`, so a child that prints a lot does not hang. It runs while a core is idle;
-one that starves beside a trainer that leaves none is started again at the lowest priority.
+`ExportProcess` runs the verb and reads its report. It blocks the thread `exporter`, which owns the child: it is
+killed when that thread ends, when it takes too long, and at a stop. Its output is read by `communicate`, so a child
+that prints a lot does not hang. It runs while a core is idle; one that starves beside a trainer that leaves none is
+started again at the lowest priority.
+
+`answers_of` and `run_module` run fresh processes for an export: one that is asked for answers, one that converts.
+Each blocks its caller for a bounded time; a child that hangs is killed.
 """
 
 import json
@@ -11,17 +15,26 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from millrace.app.service.exporting import ExportVerdict
 from millrace.app.tools.child_process import (
     cpu_s_of_group,
     give_way,
     millrace_command,
+    module_command,
+    python_environment,
     run_when_idle,
     worker_environment,
 )
 from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+from millrace.pipelines.schema import Column
+from millrace.training.errors import ExportRefusedError
+from millrace.training.model.export import writers
+from millrace.training.model.export.answers import as_text, of_text
+from millrace.training.model.export.export_writer import ExportWriter
 
 _LOOK_S = 0.2
 _STARVING_S, _STARVING_SHARE = 20.0, 0.05
@@ -107,3 +120,43 @@ def _reason(errors: str, code: int) -> str:
             continue
     ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"its process ended with {ended}" + (f": {lines[-1][:_LONGEST]}" if lines else "")
+
+
+PROOF_S = 300.0
+_LONGEST = 400
+"""Characters of another program's words."""
+
+
+def answers_of(
+    place: str, writer: ExportWriter, rows: Iterable[Mapping[str, Any]], folder: Path, within_s: float = PROOF_S
+) -> list[dict[str, Column]]:
+    """Return what a writer answers in a fresh process to each of these, from what is in the folder.
+
+    Raises ExportRefusedError if it cannot.
+    """
+    use = f"use {writer.written or 'the export'}"
+    arguments = [place, str(folder)]
+    return of_text(run_module(writers.__name__, arguments, use, writer.way_out, as_text(rows), within_s=within_s))
+
+
+def run_module(
+    module: str, arguments: Sequence[str], what: str, way_out: str = "", given: str = "", *, within_s: float = PROOF_S
+) -> str:
+    """Return what a module prints in a fresh process; ExportRefusedError says what it could not do."""
+    try:
+        done = subprocess.run(  # noqa: S603 - modules of ours, and of a package that we name
+            dying_with_parent(module_command(module, arguments)),
+            input=given,
+            capture_output=True,
+            text=True,
+            env=python_environment(),
+            timeout=within_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ExportRefusedError(f"a fresh process could not {what} within {within_s:g} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1].strip()[:_LONGEST] if lines else f"it ended by {done.returncode}"
+        raise ExportRefusedError(f"a fresh process cannot {what}: {why}{way_out and f'; {way_out}'}")
+    return done.stdout

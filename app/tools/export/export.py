@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.exported_records import write_exported_records
+from millrace.app.tools.export.child_process import answers_of, run_module
 from millrace.app.tools.export.export_inputs import (
     LEDGER,
     checkpoint_to_export,
@@ -27,25 +28,28 @@ from millrace.app.tools.export.export_inputs import (
     schema_sha256,
     served_model,
 )
-from millrace.app.tools.export.proof_process import answers_of, run_module
 from millrace.app.version import version
 from millrace.consumers.durable_files import full_disk_in
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
-from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
 from millrace.training.checkpoints.exports.served_markers import served_versions
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import (
+    ExportDraft,
+    ExportManifest,
+    ExportProof,
+    ExportSource,
+    VersionFolder,
+)
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError, gist
 from millrace.training.ledger.ledger import Ledger
-from millrace.training.model.export.answers import difference, differing, tolerance_of
+from millrace.training.model.export.answers import difference, differing, raw_columns, tolerance_of
 from millrace.training.model.export.export_reference import expected_answers, features_that_differ
 from millrace.training.model.export.export_writer import ExportWriter, WritableModel
-from millrace.training.model.export.raw_columns import raw_columns
 from millrace.training.model.export.served_module import ServedModel, ServedModule
 from millrace.training.model.export.writers import ONNX, SAVED_MODEL, WRITERS, require_all, writer_of
 from millrace.training.model.setup.model_code import model_sha256

@@ -24,8 +24,7 @@ from millrace.training.errors import MissingCheckpointError, ModelError
 from millrace.training.model.call.class_balance import NAME as SHAPING
 from millrace.training.model.export.export_reference import correction_of, expected_answers
 from millrace.training.model.export.served_module import ServedModel, require_servable
-from millrace.training.model.probes.probe_batches import Probe
-from millrace.training.model.probes.probe_rows import ProbeRows
+from millrace.training.model.probes import Probe, ProbeRows
 from millrace.training.model.setup import model_file as model_code
 from millrace.training.model.setup.model_code import is_code_of, named
 from millrace.training.model.weights.weights import PART, model_with_weights

@@ -38,8 +38,7 @@ from millrace.training.ledger.ledger import NAME as LEDGER
 from millrace.training.ledger.ledger import Ledger, positions_of
 from millrace.training.model.hyperparameters import NAME as HYPERPARAMETERS
 from millrace.training.model.learner import Learner
-from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
-from millrace.training.model.weights.kept_slots import KeptSlots, keep_slots
+from millrace.training.model.weights.initial_weights import KeptSlots, WeightTable, keep_slots, match, take_over
 from millrace.training.model.weights.weight_files import FoundWeights
 from millrace.training.model.weights.weights import PART
 from millrace.training.trainer.saving import Saving, SavingOptions

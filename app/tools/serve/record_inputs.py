@@ -27,7 +27,7 @@ from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schemas
 from millrace.pipelines.stream.decode import decode_chunk
-from millrace.training.model.export.raw_columns import raw_columns
+from millrace.training.model.export.answers import raw_columns
 
 RECORDS = "records"
 KEYS, HEADERS, TIMESTAMPS = "keys", "headers", "timestamps"

@@ -23,9 +23,8 @@ from typing import Any, Protocol
 
 from millrace.consumers.durable_files import complaint, sync_file, sync_folder
 from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
-from millrace.training.checkpoints.exports.export_manifest import FILE_NAME, read_export
 from millrace.training.checkpoints.exports.served_markers import RENEWED_AFTER_S, mark_served
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import FILE_NAME, VersionFolder, read_export
 from millrace.training.errors import CorruptError, MissingExportError
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from millrace.app.settings import Settings, load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
-from millrace.app.tools.validate.detector_check import detector_checks
 from millrace.app.tools.validate.kafka_check import kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, model_checks
-from millrace.app.tools.validate.plugin_checks import writer_checks
+from millrace.app.tools.validate.plugin_checks import detector_checks, writer_checks
 from millrace.app.tools.validate.record_check import format_checks
 from millrace.app.tools.validate.settings_checks import (
     archive_check,
@@ -23,7 +22,7 @@ from millrace.app.tools.validate.settings_checks import (
 )
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.model.probes.probe_rows import ReadSample
+from millrace.training.model.probes import ReadSample
 
 
 def examine_file(path: Path) -> Iterator[CheckResult]:

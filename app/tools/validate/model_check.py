@@ -29,8 +29,7 @@ from millrace.pipelines.schema import Field
 from millrace.training.errors import ModelError
 from millrace.training.model.call.compiled_call import first_batch
 from millrace.training.model.learner import Learner
-from millrace.training.model.probes.probe_batches import Probe
-from millrace.training.model.probes.probe_rows import ReadSample
+from millrace.training.model.probes import Probe, ReadSample
 from millrace.training.model.proof.proof import Finding
 from millrace.training.model.setup.build_errors import without_mean
 from millrace.training.model.setup.model_code import OURS

@@ -777,7 +777,7 @@ def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
 def decoded_rows(settings: Any, look: Look, learner: Any) -> Any:
     """Return a batch of the records as the model takes them."""
     from millrace.pipelines.stream.record_sample import sample_of
-    from millrace.training.model.probes.probe_batches import Probe
+    from millrace.training.model.probes import Probe
 
     sample = sample_of([decode_chunk(chunk_of_rows(look), to_decoder(settings.records))], settings.training.batch_size)
     assert sample is not None

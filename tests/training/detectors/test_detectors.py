@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.app.tools.validate.detector_check import detector_checks
+from millrace.app.tools.validate.plugin_checks import detector_checks
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints.parts import PartState

@@ -15,7 +15,7 @@ from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.record_sample import RecordSample
 from millrace.training.model.learner import Learner, LearnerOptions
-from millrace.training.model.proof.preprocess_proof import row_by_row
+from millrace.training.model.proof.function_proofs import row_by_row
 from millrace.training.model.proof.proof import ModelProof
 from millrace.training.model.setup.model_file import ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions

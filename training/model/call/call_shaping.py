@@ -24,7 +24,7 @@ from millrace.training.model.call.finite_guard import FiniteGuard
 from millrace.training.model.call.reservoir import Replays, Reservoir, beside
 from millrace.training.model.call.step_scoring import StepScoring
 from millrace.training.model.call.witness import Witness
-from millrace.training.model.setup.autograph import converted
+from millrace.training.model.setup.keras_internals import converted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,7 @@ from millrace.training.model.call.gradient_projection import projected
 from millrace.training.model.call.metrics import CompiledMetrics
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.call.witness import Witness
-from millrace.training.model.setup.autograph import as_is, converted
-from millrace.training.model.setup.keras_internals import has_loss
+from millrace.training.model.setup.keras_internals import as_is, converted, has_loss
 from millrace.training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.compiled_call import TrainingCall
-from millrace.training.model.setup.autograph import as_is
-from millrace.training.model.setup.keras_internals import has_loss
+from millrace.training.model.setup.keras_internals import as_is, has_loss
 
 
 @dataclass(slots=True)

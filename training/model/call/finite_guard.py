@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from millrace.training.model.call.optimizer_steps import OptimizerSteps
 from millrace.training.model.call.replica_sums import summed
-from millrace.training.model.setup.autograph import as_is, converted
-from millrace.training.model.setup.keras_internals import trainable_variables_of
+from millrace.training.model.setup.keras_internals import as_is, converted, trainable_variables_of
 from millrace.training.model.variables import copies, optimizers_of
 
 

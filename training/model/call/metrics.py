@@ -24,8 +24,7 @@ import tensorflow as tf
 from millrace.training.errors import ModelError, gist, is_users
 from millrace.training.model.call.metric_values import Shown, ValueNames
 from millrace.training.model.call.replica_sums import summed
-from millrace.training.model.setup.autograph import as_is
-from millrace.training.model.setup.keras_internals import metrics_as_given, metrics_compiled, own_trackers
+from millrace.training.model.setup.keras_internals import as_is, metrics_as_given, metrics_compiled, own_trackers
 from millrace.training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]

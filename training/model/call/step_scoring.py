@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from millrace.training.model.call.added_losses import AddedLosses
 from millrace.training.model.call.finite_guard import FiniteGuard
-from millrace.training.model.setup.autograph import as_is
+from millrace.training.model.setup.keras_internals import as_is
 
 _LOSS_ARGUMENTS = ("x", "y", "y_pred", "sample_weight", "training")
 """Of `compute_loss`, in Keras' sequence."""

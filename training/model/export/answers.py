@@ -1,6 +1,7 @@
 """Questions to an export and its answers, as text that keeps every bit; and by how much answers may differ.
 
-A question holds input tensors by name, its answer output tensors. No record is written to a file.
+A question holds input tensors by name, as `raw_columns` makes them of decoded rows; its answer output tensors. No
+record is written to a file. NumPy alone: a server of predictions loads no Keras.
 """
 
 import json
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.pipelines.schema import Column
+from millrace.pipelines.schema import Column, Schema
 from millrace.pipelines.stream.record_sample import column_document, column_of
 
 ROUNDING = 16
@@ -66,3 +67,25 @@ def plain(tensor: Any) -> Column:
     """Return a tensor as an array of one of numpy's own dtypes: a bfloat16 as float32, which holds it exactly."""
     array: Column = tensor.numpy()
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+VALUES, SPLITS = "_values", "_row_splits"
+
+
+def raw_columns(schema: Schema, features: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the tensors of decoded rows by name."""
+    fed: dict[str, Column] = {}
+    for field in schema.features:
+        column = features[field.name]
+        if field.classes is not None:
+            column = np.array([text.encode() for text in field.classes], object)[column.astype(np.int64)]
+        if field.pad is None:
+            fed[field.name] = column
+        elif field.lengths is not None:
+            lengths = features[field.lengths.name].astype(np.int64)
+            fed[field.name + VALUES] = column[np.arange(field.shape[0]) < lengths[:, None]]
+            fed[field.name + SPLITS] = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        else:  # what was padded cannot be told from what was not, and gives the same rows
+            fed[field.name + VALUES] = column.reshape(-1, *field.shape[1:])
+            fed[field.name + SPLITS] = np.arange(len(column) + 1, dtype=np.int64) * field.shape[0]
+    return fed

@@ -17,12 +17,11 @@ import numpy as np
 
 from millrace.pipelines.schema import Column, Field
 from millrace.training.errors import ExportRefusedError, gist
-from millrace.training.model.export.answers import differing
+from millrace.training.model.export.answers import differing, raw_columns
 from millrace.training.model.export.export_reference import expected_answers
 from millrace.training.model.export.export_writer import ExportWriter, WritableModel
-from millrace.training.model.export.raw_columns import raw_columns
 from millrace.training.model.export.writers import SAVED_MODEL, WRITERS
-from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes import Probe
 
 Answers = Mapping[str, Column]
 Prove = Callable[[Sequence[Answers], Path], Sequence[Answers]]

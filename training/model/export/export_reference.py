@@ -16,10 +16,9 @@ from millrace.pipelines.stream.dataset import NO_LABEL, flat_preprocess
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.model.call.class_balance import output_of
 from millrace.training.model.call.compiled_call import as_the_model_takes_it
-from millrace.training.model.export.answers import plain
-from millrace.training.model.export.raw_columns import raw_columns
+from millrace.training.model.export.answers import plain, raw_columns
 from millrace.training.model.export.served_module import CLASS, ServedModel, ServedModule, by_name, class_of, logits_of
-from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes import Probe
 
 
 def correction_of(model: Any, options: BalanceSettings | None, state: PartState | None) -> Any:

@@ -25,11 +25,9 @@ from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.dataset import flat_preprocess
 from millrace.training.errors import ModelError
 from millrace.training.model.call.compiled_call import as_the_model_takes_it
-from millrace.training.model.export.answers import SIGNATURE
-from millrace.training.model.export.raw_columns import SPLITS, VALUES
-from millrace.training.model.probes.probe_batches import make_probe
-from millrace.training.model.setup.autograph import converted
-from millrace.training.model.setup.keras_internals import arguments_of, layers_of
+from millrace.training.model.export.answers import SIGNATURE, SPLITS, VALUES
+from millrace.training.model.probes import make_probe
+from millrace.training.model.setup.keras_internals import arguments_of, converted, layers_of
 
 CLASS = "_class"
 _NEITHER = "records.features"

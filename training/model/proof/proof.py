@@ -22,7 +22,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from millrace.training.model.learner import Learner, Mask
-from millrace.training.model.probes.probe_batches import Probe
+from millrace.training.model.probes import Probe
 from millrace.training.model.proof.proof_trials import ProofTrials, StateAfterCall
 from millrace.training.model.proof.row_mixing import calmest_first, mixes_rows
 from millrace.training.model.proof.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from millrace.training.model.call.compiled_call import first_batch
 from millrace.training.model.learner import Learner
-from millrace.training.model.probes.probe_batches import Probe
-from millrace.training.model.proof.kept_state import KeptState
+from millrace.training.model.probes import Probe
+from millrace.training.model.proof.proof_trials import KeptState
 
 _TINY = 1e-5
 """A difference this small beside the largest value of an output is rounding."""

@@ -1,15 +1,21 @@
-"""Layers that a stream cannot feed, and errors of building a model that TensorFlow words in its own terms.
+"""Why a model cannot learn a stream, in words.
+
+Layers that a stream cannot feed, errors that TensorFlow words in its own terms, options of `model.compile` that have
+no effect (docs/model.md lists them), and inputs that do not fit the schema, both shown side by side.
 
 Pure inspection; runs while the model is built.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from millrace.pipelines.schema import RAGGED
+from millrace.pipelines.stream.blocks import Rows
+from millrace.training.errors import ModelError
 from millrace.training.model.setup.keras_internals import layers_of
 
 _LOOKUPS = (keras.layers.TextVectorization, keras.layers.StringLookup, keras.layers.IntegerLookup)
@@ -67,3 +73,62 @@ def _no_ragged(layer: Any) -> str:
         f"layer {layer.name} ({type(layer).__name__}) takes no ragged input: give the feature pad in the place of "
         "ragged: true, and mask the padding (mask_zero, or a Masking layer)"
     )
+
+
+def without_effect(model: Any) -> Iterator[str]:
+    """Yield a sentence for each option of the compiled model that has no effect here."""
+    if model.run_eagerly:
+        yield "run_eagerly has no effect: every step is traced; to debug one, call model.train_step in a test"
+    if model.steps_per_execution not in {None, 1}:
+        yield (
+            f"steps_per_execution={model.steps_per_execution} has no effect: training.batches_per_call says how many "
+            "steps a call runs"
+        )
+    # On a GPU Keras turns it on by itself.
+    if model.jit_compile and not tf.config.list_physical_devices("GPU"):
+        yield (
+            "jit_compile has no effect: a call runs a varying number of batches, and XLA would compile each of them; "
+            "give jit_compile=True to a tf.function inside the model if it pays"
+        )
+
+
+def check_inputs(model: Any, rows: Rows) -> None:
+    """Refuse a functional model whose inputs differ from the features (after `preprocess`) in name, shape or kind."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        return
+    wanted = {tensor.name: _Input(tuple(tensor.shape[1:]), str(tensor.dtype)) for tensor in inputs}
+    offered = {
+        name: _Input(tuple(column.shape[2:]), column.dtype.name)
+        for name, column in rows.features.items()
+        if not name.endswith(RAGGED)
+    }
+    if len(wanted) == len(offered) == 1 and not isinstance(getattr(model, "_inputs_struct", None), dict):
+        offered = dict(zip(wanted, offered.values(), strict=True))
+    if wanted.keys() != offered.keys() or any(not wanted[name].takes(offered[name]) for name in wanted):
+        raise ModelError(f"the model's inputs do not fit records.features: {_side_by_side(wanted, offered)}")
+
+
+class _Input:
+    """The shape of one row and its dtype."""
+
+    def __init__(self, shape: tuple[int | None, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def takes(self, other: "_Input") -> bool:
+        """Return whether this input takes such a column. Keras casts numbers, never text."""
+        shapes = len(self.shape) == len(other.shape) or (self.shape, other.shape) in {((1,), ()), ((), (1,))}
+        sizes = all(a is None or a == b for a, b in zip(self.shape, other.shape, strict=False))
+        return shapes and sizes and (self.dtype == "string") == (other.dtype == "string")
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape) or ''}"
+
+
+def _side_by_side(wanted: Mapping[str, _Input], offered: Mapping[str, _Input]) -> str:
+    rows = []
+    for name in sorted(wanted.keys() | offered.keys()):
+        model, schema = wanted.get(name), offered.get(name)
+        if model is None or schema is None or not model.takes(schema):
+            rows.append(f"{name}: the model wants {model or 'nothing'}, the schema has {schema or 'nothing'}")
+    return "; ".join(rows)

@@ -2,10 +2,15 @@
 
 Nothing else reaches into them: `tests/training/model/setup/test_keras_internals.py` fails with the name that is gone
 when a new version changes what this module relies on. Owns nothing.
+
+AutoGraph, TensorFlow's rewriting of Python control flow over tensors, is applied to the user's code, never to ours
+(`as_is`, `converted`): rewriting our own functions would take more than half of the CPU time of tracing a call. They
+write their loops and branches with `tf.while_loop` and `tf.cond` instead. A user's `train_step` may use `if` and
+`for` on tensors, and so may whatever it calls.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from keras.src.saving import saving_lib
@@ -120,3 +125,22 @@ def arguments_of(wrapper: Any) -> Mapping[str, Any]:
 def bound_port(server: Any) -> int:
     """Return the port of a server of tf.data, which is known nowhere else."""
     return int(server._address.rpartition(":")[2])
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# Internal, because the public `do_not_convert` would turn AutoGraph off for the user's code that ours calls, too.
+_convert = tf.__internal__.autograph.tf_convert
+_UNDECIDED = tf.__internal__.autograph.control_status_ctx()
+"""The state outside of any conversion."""
+
+
+def as_is(function: Function) -> Function:
+    """Decorate a function of ours that runs while a step is traced: it is not rewritten."""
+    kept: Function = _convert(function, _UNDECIDED, convert_by_default=False)
+    return kept
+
+
+def converted(function: Function) -> Function:
+    """Return a function of the user's as AutoGraph rewrites it; one of Keras' is not rewritten."""
+    rewritten: Function = _convert(function, _UNDECIDED)
+    return rewritten

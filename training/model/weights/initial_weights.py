@@ -5,6 +5,10 @@ matched by its place in the model (layer and variable, by name), and taken over 
 differ: a table of embeddings that has more rows than before keeps the rows that it had, where no layer hashes. Any
 other is refused by name, because a part of a weight is not what was learnt; a layer of a new name begins anew. The
 states of random generators are not weights: those of the new model begin with `training.seed`.
+
+If a changed model goes on with what another has learnt, a variable of an optimizer (a momentum, a count of steps) is
+kept where the optimizer is of the same class and the variable has the same owner and shape; all others begin anew.
+The rate is the one that was built: it is part of what the new model states.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +19,15 @@ import numpy as np
 
 from millrace.training.checkpoints.parts import Array
 from millrace.training.errors import OtherModelError
-from millrace.training.model.variables import assign, automatic_names, model_variables, read
+from millrace.training.model.variables import (
+    assign,
+    automatic_names,
+    model_variables,
+    optimizer_variables,
+    optimizers_of,
+    rates_of,
+    read,
+)
 from millrace.training.model.weights.weight_files import FoundWeights, canonical, grows, numbered
 
 _SHOWN = 6
@@ -155,3 +167,27 @@ def _by_class(key: str, automatic: frozenset[str]) -> bool:
 def _listed(names: Iterable[str], between: str = ", ") -> str:
     every: Sequence[str] = list(names)
     return between.join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSlots:
+    """How many variables of the optimizers go on, and how many begin anew."""
+
+    kept: int
+    new: int
+
+
+def keep_slots(model: Any, arrays: Mapping[str, Array], classes: Mapping[str, str]) -> KeptSlots:
+    """Set the variables of the optimizers that go on; `classes` has the former optimizers' classes, by name."""
+    same = {name for name, one in optimizers_of(model).items() if classes.get(name) == type(one).__name__}
+    kept = new = 0
+    for key, variable in optimizer_variables(model).items():
+        if key in rates_of(model):
+            continue
+        array = arrays.get(key)
+        if key.partition("/")[0] in same and array is not None and tuple(variable.shape) == array.shape:
+            assign(variable, array)
+            kept += 1
+        else:
+            new += 1
+    return KeptSlots(kept, new)

@@ -18,8 +18,7 @@ from millrace.pipelines.stream.dataset import NO_LABEL, flat_preprocess
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import ModelError
 from millrace.training.model.call.compiled_call import as_the_model_takes_it
-from millrace.training.model.probes.probe_batches import Probe
-from millrace.training.model.probes.probe_rows import ProbeRows, ReadSample
+from millrace.training.model.probes import Probe, ProbeRows, ReadSample
 from millrace.training.model.setup.model_file import LoadedModelFile
 from millrace.training.model.variables import VariablesPart, model_variables
 

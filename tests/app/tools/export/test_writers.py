@@ -9,9 +9,9 @@ import pytest
 
 from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
+from millrace.app.tools.export.child_process import answers_of, run_module
 from millrace.app.tools.export.export import export_checkpoint
 from millrace.app.tools.export.export_folder import folder_of
-from millrace.app.tools.export.proof_process import answers_of, run_module
 from millrace.app.tools.validate.plugin_checks import writer_checks
 from millrace.pipelines.schema import Field, Schema
 from millrace.training.errors import ExportRefusedError, ModelError
@@ -20,7 +20,7 @@ from millrace.training.model.export.export_writer import WritableModel
 from millrace.training.model.export.served_module import ServedModel, ServedModule
 from millrace.training.model.export.writers import WRITERS, writer_of
 from millrace.training.model.learner import Learner, LearnerOptions
-from millrace.training.model.probes.probe_batches import make_probe
+from millrace.training.model.probes import make_probe
 from millrace.training.model.setup.strategy import DeviceOptions
 from tests.app.tools.export.exported_model import project
 from tests.app.tools.export.test_onnx import CONFIG, MODEL

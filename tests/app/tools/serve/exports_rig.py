@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from millrace.app.settings import Settings
 from millrace.app.settings.exported_records import write_exported_records
-from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import ExportDraft, ExportProof, ExportSource, VersionFolder
 
 CONFIG = """\
 name: {name}

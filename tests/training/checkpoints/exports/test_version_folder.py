@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.consumers.failpoints import NAMES, VARIABLE
-from millrace.training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import ExportDraft, ExportProof, ExportSource, VersionFolder
 from millrace.training.errors import ExportBusyError, ExportError, MissingExportError, NewerFormatError
 
 ROOT = Path(__file__).parents[4]

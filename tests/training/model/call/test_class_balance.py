@@ -15,7 +15,7 @@ from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.class_balance import ClassBalance, correct_last_layer, output_of
 from millrace.training.model.call.compiled_call import batch_of
 from millrace.training.model.learner import Learner
-from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.function_proofs import states_add_up
 from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
 

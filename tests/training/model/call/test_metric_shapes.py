@@ -13,7 +13,7 @@ from millrace.pipelines.stream.blocks import Rows
 from millrace.training.errors import ModelError
 from millrace.training.model.call.metric_values import MOST_COMPONENTS, ValueNames
 from millrace.training.model.learner import Learner
-from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.function_proofs import states_add_up
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
 
 pytestmark = pytest.mark.tensorflow

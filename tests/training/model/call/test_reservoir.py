@@ -15,7 +15,7 @@ from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.offset_mix import mix
 from millrace.training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
 from millrace.training.model.learner import Learner
-from millrace.training.model.proof.metric_proof import states_add_up
+from millrace.training.model.proof.function_proofs import states_add_up
 from millrace.training.model.proof.proof import ModelProof
 from millrace.training.model.variables import read
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from millrace.pipelines.schema import Field, Schema
-from millrace.training.model.probes.probe_batches import make_probe
+from millrace.training.model.probes import make_probe
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Partition
 from millrace.training.model.learner import Learner
-from millrace.training.model.proof.augment_proof import draws_by_seed
+from millrace.training.model.proof.function_proofs import draws_by_seed
 from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
 

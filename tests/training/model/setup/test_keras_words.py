@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from millrace.pipelines.schema import Field, Schema
 from millrace.training.errors import ModelError, gist
-from millrace.training.model.setup.build_errors import without_mean
-from millrace.training.model.setup.keras_options import without_effect
+from millrace.training.model.setup.build_errors import without_effect, without_mean
 from tests.training.conftest import FEATURES, SCHEMA, MakeLearner, mlp
 
 pytestmark = pytest.mark.tensorflow

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from millrace.training.model.variables import model_variables, optimizer_variables, read
-from millrace.training.model.weights.initial_weights import match, take_over
-from millrace.training.model.weights.kept_slots import KeptSlots, keep_slots
+from millrace.training.model.weights.initial_weights import KeptSlots, keep_slots, match, take_over
 from millrace.training.model.weights.weight_files import FoundWeights
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(41), pytest.mark.slow]

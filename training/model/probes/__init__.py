@@ -1,1 +1,0 @@
-"""Rows on which a start tries the model: made up, or of real records."""
