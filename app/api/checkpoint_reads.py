@@ -47,7 +47,7 @@ class Listing:
     """The newest first."""
     others: list[OtherFolder]
     best: int | None
-    """The best on the present timeline; None where none counts."""
+    """The best on the present timeline; None if none counts."""
 
 
 class CheckpointReader:
@@ -182,7 +182,7 @@ class VerificationQueue:
 
 
 def best_number(looks: Sequence[Inspection]) -> int | None:
-    """Return the number of the best checkpoint on the present timeline; None where none counts."""
+    """Return the number of the best checkpoint on the present timeline; None if none counts."""
     with suppress(MissingCheckpointError):
         return best_good(looks).number
     return None

@@ -36,7 +36,7 @@ class Manner:
 
     max_body_bytes: int = MAX_BODY_BYTES
     instead: str = "No request needs that much: send what docs/api.md describes."
-    """What to do where a body is larger."""
+    """What to do if a body is larger."""
     answer: Callable[[ProblemError, Stamp], Response] = document
     """Makes the answer to a request that is refused."""
 

@@ -26,7 +26,7 @@ class ServerCertificate:
         self._loaded = _digest(tls)
         self.context = _context(tls)
         self.ends_at = _ends_at(tls)
-        """When the first of the certificates in its file ends, in seconds since 1970; None where that is unreadable."""
+        """When the first of the certificates in its file ends, in seconds since 1970; None if that is unreadable."""
         self._complaint: str | None = None
         if (exposed := exposure(tls.key)) is not None:
             log.warning("api.tls.key: %s", exposed)

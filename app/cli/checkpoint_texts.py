@@ -22,7 +22,7 @@ VARIABLES = ("variable", "shape", "largest", "mean", "differing")
 
 
 def watched_in(found: Sequence[Inspection]) -> str | None:
-    """Return the metric that the newest checkpoint of a list watches; None where none says so."""
+    """Return the metric that the newest checkpoint of a list watches; None if none says so."""
     return next((one.manifest.measured.watched for one in found if one.manifest and one.manifest.measured), None)
 
 

@@ -18,7 +18,7 @@ _DEFAULTS = ("millrace.yaml", "millrace.yml")
 
 
 def default_config() -> Path | None:
-    """Return the config file of the current folder, or None. ConfigError where there are two."""
+    """Return the config file of the current folder, or None. ConfigError if there are two."""
     present = [Path(name) for name in _DEFAULTS if Path(name).exists()]
     if len(present) > 1:
         raise _config_error(f"{' and '.join(_DEFAULTS)} are both in this folder; name the config file with -c FILE")

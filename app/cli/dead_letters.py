@@ -124,7 +124,7 @@ def _settings(file: Path | None) -> Settings:
 
 
 def letter_options(settings: Settings) -> KafkaOptions:
-    """Return the options for reading the dead letters' topic. ConfigError where no topic is set."""
+    """Return the options for reading the dead letters' topic. ConfigError if no topic is set."""
     topic = settings.records.dead_letters.topic
     if topic is None:
         raise ConfigError(
@@ -143,7 +143,7 @@ def parsed_place(place: str, topic: str) -> tuple[Partition, int]:
 
 
 def require_letter(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
-    """Return the letter. ConfigError where there is none."""
+    """Return the letter. ConfigError if there is none."""
     if letter is None:
         raise ConfigError(
             f"there is no letter at {place}, or none any more; `{suggested_command('dead-letters', 'list')}` has them"
@@ -229,7 +229,7 @@ def _moment(milliseconds: str) -> str | None:
 
 
 def _number(text: str) -> int | None:
-    """Return a header's number; None where it is not one that Kafka could hold: any program may write to the topic."""
+    """Return a header's number; None if it is not one that Kafka could hold: any program may write to the topic."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 

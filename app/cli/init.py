@@ -142,7 +142,7 @@ def _cast(look: Look, wanted: ChosenRoles, tombstones: int, *, ask: bool) -> tup
 def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
     """Ask in the terminal for the roles that the options leave open.
 
-    Without a terminal the label is the one field that is named as labels are; ConfigError where there is none.
+    Without a terminal the label is the one field that is named as labels are; ConfigError if there is none.
     """
     labels = likely_labels(seen)
     if not labels:

@@ -139,7 +139,7 @@ class ServiceOptions:
         return token
 
     def client(self) -> Remote:
-        """Return the client of the service. ConfigError where the options name none, or two."""
+        """Return the client of the service. ConfigError if the options name none, or two."""
         token = self.token()
         if self.url is not None and self.file is None:
             return Remote(self.url, token, context=self.tls.context() if self.url.startswith("https:") else None)

@@ -55,7 +55,7 @@ class RangeOptions:
     ] = None
 
     def named(self) -> TopicRange | None:
-        """Return the range, or None where none is named."""
+        """Return the range, or None if none is named."""
         if self.start is not None:
             return TopicRange(start=parse_start(self.start), until=parse_until(self.until or "now"))
         if self.until is not None:
@@ -95,7 +95,7 @@ class LearningOptions:
     ] = None
 
     def validation_share(self) -> float | None:
-        """Return 0.1 for 10% or 0.1; None where nothing is said."""
+        """Return 0.1 for 10% or 0.1; None if nothing is said."""
         text = self.validation
         if text is None:
             return None

@@ -47,9 +47,9 @@ class Checkpoint(Shape):
     metrics: Mapping[str, float] | None = None
     """The live metrics over the window when it was made."""
     measured: MeasuredView | None = None
-    """What they were measured on; left out where an earlier version made the checkpoint."""
+    """What they were measured on; left out if an earlier version made the checkpoint."""
     pins: list[PinView] | None = None
-    """Who has pinned it; left out where nobody has."""
+    """Who has pinned it; left out if nobody has."""
     complaints: list[str] | None = None
     """What is wrong with it."""
 
@@ -82,7 +82,7 @@ class CheckpointList(Answer):
     """Half written, half removed, or not ours."""
     total: int
     best: int | None = None
-    """The best on the present timeline by the watched metric; left out where none counts."""
+    """The best on the present timeline by the watched metric; left out if none counts."""
     next: str | None = None
     """The path of the next page."""
 
@@ -131,9 +131,9 @@ class LineageAnswer(CheckpointAnswer):
     """One checkpoint and its lineage."""
 
     history: Mapping[str, HistoryView] | None = None
-    """By partition; left out where it is damaged."""
+    """By partition; left out if it is damaged."""
     event_time: EventTimeView | None = None
-    """Left out where nothing was learnt, or a version that did not look began the history."""
+    """Left out if nothing was learnt, or a version that did not look began the history."""
     skips: list[SkipView] | None = None
     rewound: RewoundView | None = None
     chain: list[Link] | None = None

@@ -82,21 +82,21 @@ class RewindPlanAnswer(Answer):
     created_at: str
     """When it was written."""
     why: str | None = None
-    """Why it is the best, where it was asked for as the best."""
+    """Why it is the best, if the best was asked for."""
     metrics: Mapping[str, float] | None = None
-    """Its live metrics when it was made; left out where they are not known."""
+    """Its live metrics when it was made; left out if they are not known."""
     measured: MeasuredView | None = None
-    """What they were measured on; left out where it is not known."""
+    """What they were measured on; left out if it is not known."""
     learnt_to: str | None = None
     """The newest event time that it has learnt."""
     replayed: int
     skipped: int
     gone: int | None = None
-    """Offsets that Kafka has no more; left out where it could not be asked."""
+    """Offsets that Kafka has no more; left out if it could not be asked."""
     takes_s: Tenths | None = None
     """How long the replay takes at the best rate of the last five minutes; left out without one."""
     advice: str | None = None
-    """What to do where some are gone."""
+    """What to do if some are gone."""
     skips: list[SkipView] | None = None
     """Earlier commands to skip, which stay in force."""
     partitions: Mapping[str, Replay]
@@ -115,6 +115,6 @@ class ProfileAnswer(Answer):
     folder: str
     """On the trainer's machine."""
     calls: int
-    """How many calls it shows; fewer than asked for where records were slow to come."""
+    """How many calls it shows; fewer than asked for if records were slow to come."""
     open: str
     """The command that shows it."""

@@ -32,7 +32,7 @@ class EventsAnswer(Answer):
 
 
 class Means(Shape):
-    """Columns of equal length; null where nothing was known."""
+    """Columns of equal length; null if nothing was known."""
 
     metric: Column
     """The live metric that is named."""
@@ -76,12 +76,12 @@ class Stretch(Shape):
     metrics: list[str]
     """The names of all metrics that have a history."""
     last: LastValue | None = None
-    """The last value of the metric; `mean` ends before it where nothing is scored any more."""
+    """The last value of the metric; `mean` ends before it if nothing is scored any more."""
     at: list[float]
     """When each step began, seconds since 1970; steps without a sample are left out."""
     mean: Means
     least: Extremes | None = None
-    """Left out where a step is a single sample."""
+    """Left out if a step is a single sample."""
     greatest: Extremes | None = None
 
 

@@ -40,7 +40,7 @@ def history_of(facts: PartitionAccount) -> HistoryView:
 
 
 def skips_of(orders: Interventions, partitions: Mapping[Partition, PartitionAccount]) -> list[SkipView] | None:
-    """Return every command to skip, and how far it is carried out; None where there never was one."""
+    """Return every command to skip, and how far it is carried out; None if there never was one."""
     views = {}
     for skip in orders.skips:
         ranges = [other for other in orders.skips if other.order == skip.order]
@@ -58,20 +58,20 @@ def skips_of(orders: Interventions, partitions: Mapping[Partition, PartitionAcco
 
 
 def rewound_of(orders: Interventions) -> RewoundView | None:
-    """Return the last rewind; None where there was none."""
+    """Return the last rewind; None if there was none."""
     last = orders.rewound
     return None if last is None else RewoundView(number=last.number, to=last.to, by=last.by, reason=last.why)
 
 
 def event_time_of(span: EventSpan) -> EventTimeView | None:
-    """Return the first and the last event time; None where they are not known."""
+    """Return the first and the last event time; None if they are not known."""
     if span.oldest_ms is None or span.newest_ms is None:
         return None
     return EventTimeView(oldest=event_moment(span.oldest_ms), newest=event_moment(span.newest_ms))
 
 
 def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
-    """Return the first offset that Kafka still has of each partition; None where it does not answer."""
+    """Return the first offset that Kafka still has of each partition; None if it does not answer."""
     try:
         return source.resolve_start(Earliest())
     except (MillraceError, TimeoutError, RuntimeError, CancelledError):  # away, or being stopped

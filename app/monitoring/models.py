@@ -40,7 +40,7 @@ class MemberView(Shape):
     name: str
     """`the chief`, or `worker 1` and so on."""
     address: str
-    """Where it meets the others."""
+    """The address at which it meets the others."""
     missing: bool | None = None
     """True while it is waited for: it has not come to the chief."""
     partitions: int | None = None
@@ -56,7 +56,7 @@ class MemberView(Shape):
     waiting: Thousandths | None = None
     """The share of the last minute in which it waited for the other workers."""
     states: list[str] | None = None
-    """paused, held, ended, stopping or reopening; left out where it is none of these."""
+    """paused, held, ended, stopping or reopening; left out if it is none of these."""
 
 
 class GroupView(Shape):
@@ -66,7 +66,7 @@ class GroupView(Shape):
     worker: int
     """The number of the one that gives this answer."""
     chief: str
-    """Where the chief meets the others; its HTTP side, on the same host, takes the commands."""
+    """The address at which the chief meets the others; its HTTP side, on the same host, takes the commands."""
     lag_records: int | None = None
     """Of all workers together."""
     records_per_s: Tenths | None = None
@@ -94,7 +94,7 @@ class Health(Answer):
     reasons: list[str] | None = None
     """Why it is failing."""
     checks: list[Check] | None = None
-    """All checks, where the request asks for them."""
+    """All checks, if the request asks for them."""
 
 
 class Trouble(Shape):
@@ -155,7 +155,7 @@ class RecordsView(Shape):
     """
 
     offsets: int
-    """From where this history began to where it stands, over all partitions."""
+    """From the beginning of this history to its present position, over all partitions."""
     learnt: int
     set_aside: Mapping[str, int]
     """By reason."""
@@ -166,7 +166,7 @@ class RecordsView(Shape):
     lost: int
     """Offsets that retention removed before they were read."""
     truncated: Mapping[str, int] | None = None
-    """Of the records that were decoded, those of which a list was cut to its bound, by feature."""
+    """Decoded records with a list that was cut to its bound, by feature."""
     begun_anew: int | None = None
     """How often a partition restarted because its topic was created again; left out for never."""
     fetched: int | None = None
@@ -199,7 +199,7 @@ class LiveView(Shape):
     model_config = ConfigDict(extra="allow")
 
     headline: str
-    """The name of the metric to show first: the watched one, or the loss where the window has no value of it."""
+    """The name of the metric to show first: the watched one, or the loss if the window has no value of it."""
     watch: WatchView
     scored: str
     """before_update: by the training pass; inference_pass: by one before it."""
@@ -293,7 +293,7 @@ class ModelView(Shape):
 
 
 class KafkaView(Shape):
-    """Where the records come from."""
+    """The source of the records."""
 
     connected: bool
     cluster_id: str | None = None
@@ -307,9 +307,9 @@ class Status(Answer):
 
     state: str
     reason: str | None = None
-    """Why, where it is paused or failed."""
+    """Why, if it is paused or failed."""
     resumes_by_itself: bool | None = None
-    """True where it is paused and waits for something that a command to resume does not bring; else left out."""
+    """True if it is paused and waits for something that a command to resume does not bring; else left out."""
     verdict: str
     mood: Literal["well", "warn", "bad", "rest", "busy"] = Field(
         description="The verdict in a word. bad: failed, hung or unbalanced, or nothing is learnt; warn: there are "
@@ -328,7 +328,7 @@ class Status(Answer):
     model: ModelView
     kafka: KafkaView
     group: GroupView | None = None
-    """The workers that learn this model together; left out where there is one."""
+    """The workers that learn this model together; left out without a group."""
 
 
 class PartitionLagView(Shape):
@@ -341,12 +341,12 @@ class PartitionLagView(Shape):
     end: int | None = None
     """One past the last offset in the topic."""
     readable_end: int | None = None
-    """Where an open transaction begins, which keeps what follows from being read; left out where there is none."""
+    """Where an open transaction begins, which keeps what follows from being read; left out if there is none."""
     lag_records: int | None = None
     lag_s: Thousandths | None = None
     """How long ago its newest learnt record was written."""
     same_topic: Literal["same", "unknown"] | None = None
-    """Whether it is known to belong to the same topic as before; left out where nothing was learnt."""
+    """Whether it is known to belong to the same topic as before; left out if nothing was learnt."""
 
 
 class CommitsView(Shape):

@@ -54,7 +54,7 @@ class Observation:
     keeps_up: bool
     """Whether records are learnt as fast as they come. It stays so until the lag is clearly more than a moment."""
     paces: tuple[MemberPace, ...]
-    """How fast each worker of the group was over the last minute, by its number; none where not known."""
+    """How fast each worker of the group was over the last minute, by its number; none if not known."""
     loop_lag_p99_s: float
     """How late the HTTP side's loop was for its timers over the last half minute."""
 

@@ -62,7 +62,7 @@ class Snapshot:
     guard_holds: bool
     """Whether nobody has resumed the training since, or paused it for another reason."""
     held: LearningHold | None
-    """What holds the learning without a command; None where nothing does."""
+    """What holds the learning without a command; None if nothing does."""
     lost_history: LostHistory | None
     """What shows that this name has learnt before, where this start has found no checkpoint."""
     provenance: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Snapshot:
     figures: Mapping[str, Reported]
     """What the parts of the service and of the trainer's state report, by name."""
     group: GroupReport | None
-    """The group of which this process is a worker; None where it learns alone."""
+    """The group of which this process is a worker; None if it learns alone."""
 
     @property
     def fetching_began(self) -> bool:
@@ -79,7 +79,7 @@ class Snapshot:
 
     @property
     def braked(self) -> CrashLoop | None:
-        """The crash loop that the trainer is paused for now; None where it is not paused, or for another reason."""
+        """The crash loop that the trainer is paused for now; None if it is not paused, or for another reason."""
         return self.crash_loop if self.guard_holds and self.phase.phase is Phase.PAUSED else None
 
     @property

@@ -37,7 +37,7 @@ def throughput_of(observation: Observation) -> ThroughputView:
 
 
 def _unknown(observation: Observation) -> str | None:
-    """Return why nothing can be said of what holds the learning back; None where something can."""
+    """Return why nothing can be said of what holds the learning back; None if something can."""
     snapshot = observation.snapshot
     if snapshot.phase.phase is Phase.PAUSED and not snapshot.waits_for_letters:
         by_itself = snapshot.held is not None and snapshot.held.by is HeldBy.FLOOD
@@ -69,7 +69,7 @@ def unread_because(observation: Observation) -> Trouble | None:
 
 
 def nothing_readable(observation: Observation) -> str | None:
-    """Return why Kafka gives no more of what is not learnt yet; None where it does, or all is learnt."""
+    """Return why Kafka gives no more of what is not learnt yet; None if it does, or all is learnt."""
     snapshot = observation.snapshot
     source, partitions = snapshot.source, snapshot.ledger.partitions.keys()
     if partitions and partitions <= set(source.missing):
@@ -85,7 +85,7 @@ def at_the_first(observation: Observation) -> bool:
 
 
 def catch_up_s(observation: Observation) -> float | None:
-    """Return the seconds until the lag is 0 at the last minute's rates; None where unknown or never."""
+    """Return the seconds until the lag is 0 at the last minute's rates; None if unknown or never."""
     records, arriving = observation.lag.records, observation.arriving_per_s
     if not records:
         return None if records is None else 0.0
@@ -188,7 +188,7 @@ _MOMENTS_S = 5.0
 
 
 def group_of(observation: Observation) -> GroupView | None:
-    """Return the group of which this process is a worker; None where it learns alone."""
+    """Return the group of which this process is a worker; None if it learns alone."""
     report = observation.snapshot.group
     if report is None:
         return None
@@ -217,7 +217,7 @@ def group_of(observation: Observation) -> GroupView | None:
 
 
 def slowest(observation: Observation) -> int | None:
-    """Return the worker that waited least for the others; None where nobody waited for long, or it is not known."""
+    """Return the worker that waited least for the others; None if nobody waited for long, or it is not known."""
     waiting = [pace.waiting for pace in observation.paces]
     return waiting.index(min(waiting)) if waiting and max(waiting) >= min(waiting) + _WAITED_FOR else None
 

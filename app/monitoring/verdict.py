@@ -66,7 +66,7 @@ def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
 
 
 def _not_at_work(observation: Observation) -> str | None:
-    """Return why it is not at work; None where it is, or is paused."""
+    """Return why it is not at work; None if it is, or is paused."""
     phase = observation.snapshot.phase
     if phase.phase is Phase.FAILED:
         return f"Failed: {_sentence(first_clause(phase.reason or 'the log says why'))}"
@@ -166,7 +166,7 @@ def _span(seconds: float) -> str:
 
 
 def ending_of(snapshot: Snapshot) -> str | None:
-    """Return what this process learnt, how well, and where it is saved; None where it ended before it learnt."""
+    """Return what this process learnt, how well, and where it is saved; None if it ended before it learnt."""
     posting = snapshot.posting
     if posting is None:
         return None

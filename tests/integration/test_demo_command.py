@@ -1,4 +1,4 @@
-"""`millrace demo` is killed, leaves nothing running, goes on where it was, survives a drift, and ends by Ctrl-C."""
+"""`millrace demo` is killed, leaves nothing running, goes on where it was, and ends by Ctrl-C."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from tests.conftest import WaitFor
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
-DRIFT_S, SURVIVED_BY_S = 40.0, 75.0
-"""The seconds of the stream of its first drift, an abrupt one, and until the claim about it can be judged."""
+FAR_ENOUGH_S = 30.0
+"""The second of the stream that ends the test: before its first drift, which `make demo-check` waits for."""
 
 
 @contextmanager
@@ -75,9 +75,15 @@ def reached_s(port: int) -> float:
         return 0.0
 
 
+def went_on(process: subprocess.Popen[bytes], said: Path, port: int) -> bool:
+    """Return whether it has said what the checkpoint held, and learns on."""
+    assert process.poll() is None, said.read_text()
+    return "lost 0, learnt twice 0" in said.read_text() and reached_s(port) > FAR_ENOUGH_S
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_demo_loses_nothing_repeats_nothing_and_survives_a_drift(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_killed_demo_loses_nothing_and_repeats_nothing(tmp_path: Path, wait_for: WaitFor) -> None:
     folder, said = tmp_path / "demo", tmp_path / "first.log"
     with demo(folder, said) as process:
         wait_for(lambda: watched(process, said), PATIENCE_S)
@@ -89,8 +95,7 @@ def test_a_killed_demo_loses_nothing_repeats_nothing_and_survives_a_drift(tmp_pa
 
     again, port = tmp_path / "second.log", free_port()
     with demo(folder, again, "--check", "--port", str(port)) as process:
-        wait_for(lambda: reached_s(port) > SURVIVED_BY_S or process.poll() is not None, 2 * PATIENCE_S)
-        assert "lost 0, learnt twice 0" in again.read_text()
+        wait_for(lambda: went_on(process, again, port), 2 * PATIENCE_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, again.read_text()
         assert not any(map(running, pids(folder)))
@@ -102,6 +107,3 @@ def test_a_killed_demo_loses_nothing_repeats_nothing_and_survives_a_drift(tmp_pa
     assert last["learnt"] >= resumed["learnt"]
     assert {one[key] for one in (resumed, last) for key in ("lost", "learnt_twice")} == {0}
     assert report["broken"] == []
-    assert report["live_good_after_s"] is not None
-    assert report["drifts"][0]["begins_s"] == DRIFT_S
-    assert report["drifts"][0]["recovered_after_s"] is not None

@@ -51,7 +51,7 @@ class TensorFacts:
     dtype: str
     """NumPy's name of it, or `string`."""
     shape: Shape | None
-    """None where the rank is not known."""
+    """None if the rank is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

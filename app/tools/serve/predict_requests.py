@@ -47,7 +47,7 @@ class PredictRequest:
     by_row: bool
     tensors: Mapping[str, Array]
     rows: int | None
-    """How many there are; None where the columns do not agree, so that nothing may be joined to them."""
+    """How many there are; None if the columns do not agree, so that nothing may be joined to them."""
 
 
 def read_request(body: bytes, signatures: Mapping[str, Signature], records: RecordInputs | str) -> PredictRequest:
