@@ -1,6 +1,6 @@
 """One member of a group that learns the same blocks as one process alone: a program, started once for each member.
 
-    python -m tests.training.group.pair INDEX ADDRESSES OUT
+    python -m tests.training.group.pair INDEX ADDRESSES OUT MODEL …
 
 For each model it writes the state, what each call returned, and the culprits; blocks are full, partial, without a row
 of the second member, and with a NaN in a row of the first one.
@@ -170,13 +170,13 @@ def refuted(build: Build, group: Group) -> list[str]:
 
 def main() -> None:
     """Meet the others, learn every model, write."""
-    index, addresses, out = int(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3])
+    index, addresses, out, names = int(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3]), sys.argv[4:]
     group = meet(Membership(index=index, addresses=addresses, timeout_s=120.0), _ONE_THREAD)
     sizes = (10, 3000, 40_000)
     gathered = [[len(raw) for raw in group.exchange.gather(bytes([index]) * (size + index))] for size in sizes]
     numbers = np.arange(5.0) if index == 0 else np.zeros(5)
     collected, spread = large(group, index)
-    found = {name: learnt(name, index, len(addresses), group) for name in MODELS}
+    found = {name: learnt(name, index, len(addresses), group) for name in MODELS if name in names}
     told = {
         "models": found,
         "gathered": gathered,
