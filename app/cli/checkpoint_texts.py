@@ -148,7 +148,7 @@ def _metrics(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
-    for key, label in (("model_sha256", "model.py"), ("config_sha256", "settings")):
+    for key, label in (("model_sha256", "model.py"), ("format_sha256", "format"), ("config_sha256", "settings")):
         if key in provenance:
             yield _fact(label, f"sha256 {provenance[key]}")
     versions = [f"{name} {provenance[name]}" for name in _VERSIONS if name in provenance]

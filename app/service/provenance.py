@@ -66,6 +66,7 @@ def _that_matter(settings: Settings) -> dict[str, Any]:
     shaping = {name: section.used for name, section, _ in settings.shapings()}
     values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
     training, model, records = values["training"], values["model"], values["records"]
+    form = settings.records.format
     return {
         **{f"training.{name}": training[name] for name in _TRAINING},
         **{f"model.{name}": model[name] for name in _MODEL},
@@ -78,6 +79,7 @@ def _that_matter(settings: Settings) -> dict[str, Any]:
             for name, value in values[section].items()
         },
         **{f"records.{name}": records[name] for name in _RECORDS},
+        **({} if isinstance(form, str) else {"records.format.sha256": model_sha256(form.file)[:12]}),
         "records.label": _label(settings, records["label"]),
         **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},
     }

@@ -81,15 +81,10 @@ class RowDecoder:
     """Decodes one record after another."""
 
     def __init__(self, schema: Schema, read: Read) -> None:
-        self._schema, self._read = schema, read
+        self.schema, self._read = schema, read
         self._reader = ColumnReader(distinct_fields(schema))
         self._steps = {source: steps_of(field) for source, field in self._reader.fields.items()}
         self._names = {source: parse(source).text for source in self._steps}
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""

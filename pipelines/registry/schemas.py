@@ -10,24 +10,179 @@ The folder that keeps schemas over restarts: those of the registry, each in a fi
 
 A file has its own checksum: one that was damaged is not read, and is written again. No failure of the disk stops
 anything: what cannot be kept is asked for again after a restart, or reported again. Used on any thread.
+
+The registry is asked by Confluent's API, which Apicurio, Karapace and Redpanda have too. A request blocks for some
+seconds at most, and gives a schema with all that it refers to.
 """
 
 import hashlib
+import http.client
 import json
 import logging
 import random
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from millrace.consumers.durable_files import replace_durably
 from millrace.consumers.errors import NotYetError
 from millrace.pipelines.formats.shared.protocol import FieldFit, SchemaFit
-from millrace.pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
 from millrace.pipelines.schema import RegisteredSchema
+
+TIMEOUT_S = 5.0
+_LARGEST = 16 * 2**20
+"""Bytes of an answer; a schema has some thousand."""
+_MOST_REFERENCES = 1000
+_NO_SUCH = range(40400, 40500)
+"""The codes with which a registry says that it does not have something."""
+_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryOptions:
+    """Where the registry is, and how to get in."""
+
+    urls: tuple[str, ...]
+    """Of one registry; the first that answers counts."""
+    authorization: str | None = field(default=None, repr=False)
+    """The header of that name; a secret."""
+    context: ssl.SSLContext | None = None
+    """For https."""
+    cache: Path | None = None
+    """The folder that keeps schemas over restarts; None for memory alone."""
+
+
+class RegistryAwayError(Exception):
+    """No address gave an answer that counts; the text says why."""
+
+
+class _Missing(Exception):  # noqa: N818 - an answer, no error
+    """The registry says that it does not have it."""
+
+
+class RegistryClient:
+    """Asks a registry."""
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self._options = options
+        self._first = 0
+
+    def schema(self, number: int) -> RegisteredSchema | None:
+        """Return a schema; None where the registry says that there is none. Raise RegistryAwayError."""
+        try:
+            answer = self._get(f"/schemas/ids/{number}")
+            references: dict[tuple[str, int, str], tuple[str, str]] = {}
+            self._resolve(answer.get("references") or (), references)
+            return RegisteredSchema(
+                kind=str(answer.get("schemaType") or "AVRO"),
+                text=_text_of(answer),
+                references=tuple(references.values()),
+            )
+        except _Missing:
+            return None
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+            raise RegistryAwayError("it answers what no schema registry answers") from None
+
+    def _resolve(
+        self, wanted: Sequence[Mapping[str, Any]], found: dict[tuple[str, int, str], tuple[str, str]], depth: int = 0
+    ) -> None:
+        """Get what a schema refers to, what that refers to first."""
+        for reference in wanted:
+            # With its name: the same schema may be known by several.
+            place = (str(reference["subject"]), int(reference["version"]), str(reference["name"]))
+            if place in found:
+                continue
+            if len(found) >= _MOST_REFERENCES or depth >= _MOST_REFERENCES // 10:
+                raise RegistryAwayError(f"the schema refers to more than {_MOST_REFERENCES} others, or in a circle")
+            try:
+                answer = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}")
+            except _Missing:
+                raise RegistryAwayError(
+                    f"it has no version {place[1]} of {place[0]}, to which a schema refers"
+                ) from None
+            self._resolve(answer.get("references") or (), found, depth + 1)
+            found[place] = (place[2], _text_of(answer))
+
+    def _get(self, path: str) -> dict[str, Any]:
+        urls = self._options.urls
+        complaints = []
+        for turn in range(len(urls)):
+            at = (self._first + turn) % len(urls)
+            try:
+                answer = self._ask(urls[at], path)
+            except (OSError, http.client.HTTPException, RegistryAwayError) as error:
+                complaints.append(f"{urls[at]}: {_why(error)}")
+            else:
+                self._first = at
+                return answer
+        raise RegistryAwayError("; ".join(complaints))
+
+    def _ask(self, url: str, path: str) -> dict[str, Any]:
+        """Return the answer of one address; raise _Missing where it is a clear no."""
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=self._options.context)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        )
+        headers = {"Accept": _ACCEPT}
+        if self._options.authorization is not None:
+            headers["Authorization"] = self._options.authorization
+        try:
+            connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
+            response = connection.getresponse()
+            body = response.read(_LARGEST)
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        answer = answer if isinstance(answer, dict) else None
+        if response.status == http.HTTPStatus.OK and answer is not None:
+            return answer
+        if response.status == http.HTTPStatus.NOT_FOUND and answer and answer.get("error_code") in _NO_SUCH:
+            raise _Missing
+        raise RegistryAwayError(_refusal(response.status))
+
+
+def _text_of(answer: Mapping[str, Any]) -> str:
+    text = answer["schema"]
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+def _refusal(status: int) -> str:
+    if status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+        return f"it refuses us (HTTP {status}); check the user, password or token of records.registry"
+    if status == http.HTTPStatus.NOT_FOUND:
+        return "nothing there answers as a schema registry (HTTP 404); check the path of the URL"
+    if status == http.HTTPStatus.OK:
+        return "it answers what no schema registry answers"
+    return f"it answers HTTP {status}"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); set records.registry.ca_file"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails ({(error.reason or 'no reason given').lower().replace('_', ' ')})"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:g} s"
+    if isinstance(error, socket.gaierror):
+        return "the host is not known"
+    if isinstance(error, OSError):
+        return (error.strerror or type(error).__name__).lower()
+    return str(error) or type(error).__name__
+
 
 log = logging.getLogger(__name__)
 _MOST_REPORTED = 200
@@ -160,13 +315,10 @@ class RegistrySchemas:
                     return kept
                 self._want(number)
                 if (left := gives_up_at - self._clock()) <= 0:
-                    raise NotYetError(self._complaint(number))
+                    asked = f"schema {number} is asked for at {', '.join(self._options.urls)}"
+                    away = f"the schema registry does not give schema {number}: {self._away}"
+                    raise NotYetError(asked if self._away is None else away)
                 self._changed.wait(left)
-
-    def _complaint(self, number: int) -> str:
-        if self._away is None:
-            return f"schema {number} is asked for at {', '.join(self._options.urls)}"
-        return f"the schema registry does not give schema {number}: {self._away}"
 
     def _want(self, number: int) -> None:
         if number not in self._wanted:
@@ -215,8 +367,10 @@ class RegistrySchemas:
             del self._wanted[number]
             self._doubted.discard(number)
             if found is None:
-                self._forget()
-                self._missing[number] = self._clock()
+                # What was missing long ago is dropped, so that records with random numbers take no memory.
+                now = self._clock()
+                self._missing = {one: at for one, at in self._missing.items() if now - at < _FORGET_S}
+                self._missing[number] = now
             else:
                 self._known[number] = found
             self._changed.notify_all()
@@ -224,11 +378,6 @@ class RegistrySchemas:
             log.warning("the schema registry has no schema %d: records of that number are set aside", number)
         else:
             log.info("schema %d is known", number, extra={"schema": number, "kind": found.kind})
-
-    def _forget(self) -> None:
-        """Drop what was missing long ago, so that records with random numbers take no memory."""
-        now = self._clock()
-        self._missing = {number: at for number, at in self._missing.items() if now - at < _FORGET_S}
 
     def _note_away(self, number: int, why: str) -> None:
         with self._changed:

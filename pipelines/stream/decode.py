@@ -192,7 +192,7 @@ def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str
 
 
 def _indices(column: Column, field: Field) -> Column:
-    from millrace.pipelines.formats.shared.rules import indices_of  # noqa: PLC0415 - loads pyarrow
+    from millrace.pipelines.formats.shared.arrow_columns import indices_of  # noqa: PLC0415 - loads pyarrow
 
     return indices_of(column, field)
 

@@ -21,7 +21,7 @@ from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.trainer_process import Run
 from millrace.app.tools.traffic.topic_reader import dead_letters
 from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
-from millrace.pipelines.registry.registry_client import RegistryClient, RegistryOptions
+from millrace.pipelines.registry.schemas import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.schema_registry import SchemaRegistry
 

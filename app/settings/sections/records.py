@@ -17,7 +17,7 @@ from millrace.consumers.user_class import UserClass, named_or_class
 from millrace.pipelines import schema
 from millrace.pipelines.formats import FORMATS, Decoder, Format, every_format, format_of, make_decoder
 from millrace.pipelines.formats.avro import AvroSettings
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.protobuf import ProtobufSettings
 from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.gates.flood import PauseAboveSettings

@@ -91,8 +91,7 @@ class RegistrySettings(Section):
 
 def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
     """Return the schemas of the registry; `wait_s`: how long one that is not known yet is waited for."""
-    from millrace.pipelines.registry.registry_client import RegistryOptions  # noqa: PLC0415 - few need it
-    from millrace.pipelines.registry.schemas import RegistrySchemas  # noqa: PLC0415
+    from millrace.pipelines.registry.schemas import RegistryOptions, RegistrySchemas  # noqa: PLC0415 - few need it
 
     context = None
     if any(url.startswith("https:") for url in registry.url):

@@ -180,30 +180,27 @@ def columns_of(rows: Sequence[Row], nullable: Collection[tuple[str, ...]] = ()) 
     for source in sources:
         values = [row.get(source) for row in rows]
         look = _column(source, values)
+        # A column is not learnt from that never changes, or that repeats an earlier one.
         if not look.why and len(rows) >= _MANY_ROWS and look.kind is not ColumnKind.IMAGE:
-            content = hash(tuple(hash(repr(value)) for value in values))
-            look = _repeated(look, values, first.setdefault(content, source))
-        columns.append(replace(look, absent=True) if _within(source, nullable) else look)
+            twin = first.setdefault(hash(tuple(hash(repr(value)) for value in values)), source)
+            if values[0] is not None and all(value == values[0] for value in values):
+                look = replace(look, why=_CONSTANT)
+            elif twin != source:
+                look = replace(look, why=f"the same as {twin} in every record", twin=twin)
+        names = parse(source).names
+        absent = look.absent or any(names[:depth] in nullable for depth in range(1, len(names) + 1))
+        columns.append(replace(look, absent=absent))
     return columns
-
-
-def _repeated(look: ColumnLook, values: Sequence[Any], first: str) -> ColumnLook:
-    """Say why a column is not learnt from that never changes, or that repeats the earlier column `first`."""
-    if values[0] is not None and all(value == values[0] for value in values):
-        return replace(look, why=_CONSTANT)
-    same = first != look.source
-    return replace(look, why=f"the same as {first} in every record", twin=first) if same else look
-
-
-def _within(source: str, nullable: Collection[tuple[str, ...]]) -> bool:
-    names = parse(source).names
-    return any(names[:depth] in nullable for depth in range(1, len(names) + 1))
 
 
 def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     here = [value for value in values if value is not None]
     look = ColumnLook(source=source, absent=len(here) < len(values))
-    here = _of_one_type(here)
+    # The few that are of another type than nearly all do not count.
+    each = [float if type(value) in _NUMERIC else type(value) for value in here]
+    common, count = Counter(each).most_common(1)[0] if each else (float, 0)
+    if count >= _NEARLY_ALL * len(here):
+        here = [value for value, one in zip(here, each, strict=True) if one is common]
     types = {*map(type, here)}
     if not types:
         return ColumnLook(source=source, why="always null")
@@ -217,15 +214,6 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
         return _texts(look, here) if types == {str} else _lists(look, here)
     mixed = "bytes that are no text" if bytes in types else "of several types"
     return ColumnLook(source=source, why=_nested("an object", here) if dict in types else mixed)
-
-
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """Return the values without the few that are of another type than nearly all."""
-    types = [float if type(value) in _NUMERIC else type(value) for value in values]
-    common, count = Counter(types).most_common(1)[0] if types else (float, 0)
-    if count == len(values) or count < _NEARLY_ALL * len(values):
-        return values
-    return [value for value, one in zip(values, types, strict=True) if one is common]
 
 
 def _nearly_all(values: Sequence[Any], fits: Callable[[Any], object]) -> bool:
@@ -305,23 +293,17 @@ def _finite(numbers: Sequence[float]) -> Sequence[float]:
 
 
 def _scaled(look: ColumnLook, finite: Sequence[float]) -> ColumnLook:
-    centre = statistics.median(finite)
-    spread = _spread(finite, centre)
+    centre, ordered = statistics.median(finite), sorted(finite)
+    tail = int(_TAIL * len(ordered))
+    # The usual distance from the median, of the first of these ways that does not give 0.
+    ways: tuple[Callable[[], float], ...] = (
+        lambda: _MAD_TO_SPREAD * statistics.median(abs(number - centre) for number in finite),
+        lambda: statistics.pstdev(ordered[tail : len(ordered) - tail]),  # more than half of them are alike
+        lambda: statistics.pstdev(finite),
+    )
+    spread = next((float(spread) for way in ways if (spread := way()) > 0), 1.0)
     coarse = max(map(abs, finite)) * _FLOAT32_GRAIN
     return replace(look, centre=float(centre), spread=spread, fine=coarse > _FINE_ENOUGH * spread)
-
-
-def _spread(numbers: Sequence[float], centre: float) -> float:
-    """Return the usual distance from the median; of the first of these ways that does not give 0."""
-    ordered = sorted(numbers)
-    tail = int(_TAIL * len(ordered))
-    inner = ordered[tail : len(ordered) - tail]
-    ways: tuple[Callable[[], float], ...] = (
-        lambda: _MAD_TO_SPREAD * statistics.median(abs(number - centre) for number in numbers),
-        lambda: statistics.pstdev(inner),  # more than half of them are alike
-        lambda: statistics.pstdev(numbers),
-    )
-    return next((float(spread) for way in ways if (spread := way()) > 0), 1.0)
 
 
 def _few(distinct: Collection[Any]) -> tuple[Any, ...]:

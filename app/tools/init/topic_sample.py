@@ -23,7 +23,7 @@ from millrace.pipelines.formats import every_format
 from millrace.pipelines.formats.draft import ENOUGH, NO_HINTS, DraftSample, Look, Row, SchemaHints, text_value
 from millrace.pipelines.formats.shared.paths import Envelope, PathStep
 from millrace.pipelines.formats.shared.paths import Path as SourcePath
-from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.formats.shared.pieces import is_utf8
 from millrace.pipelines.schema import RegisteredSchema
 
 _SPANS_S = (3_600.0, 86_400.0)

@@ -55,7 +55,7 @@ class AvroFormat(Format):
 
     def draft(self, sample: DraftSample) -> Look | None:
         described = sample.registered or sample.described is not None
-        look: Look | None = late("avro.rows:avro_look")(sample) if described else None
+        look: Look | None = late("avro.writer_schema:avro_look")(sample) if described else None
         return look
 
     def is_described_by(self, path: Path, text: bytes) -> bool:

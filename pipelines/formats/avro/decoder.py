@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.consumers.errors import ConfigError, NotYetError
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.avro.lanes import Buffer, lanes_of
@@ -23,9 +23,8 @@ from millrace.pipelines.formats.avro.plans import Arrays, ColumnPlan, Known, Pla
 from millrace.pipelines.formats.avro.writer_schema import known_of, node_of, parsed
 from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, arrow_type
 from millrace.pipelines.formats.shared.paths import distinct_fields, parse
-from millrace.pipelines.formats.shared.pieces import together, without_empty
-from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL, DecodedValues, Refusal, SchemaFit
-from millrace.pipelines.formats.shared.text import LARGEST
+from millrace.pipelines.formats.shared.pieces import LARGEST, together, without_empty
+from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL, DecodedValues, Refusal, SchemaFit, each_known
 from millrace.pipelines.schema import Field, RegisteredSchema, Schema, Schemas
 
 _HEADER = 5
@@ -49,7 +48,7 @@ class AvroDecoder:
         self, schema: Schema, writer: str | None = None, path: str = "", schemas: Schemas | None = None
     ) -> None:
         """Take the schema that wrote plain records, as JSON, and its file; with a registry they are the reader's."""
-        self._schema, self._path, self._schemas = schema, path, schemas
+        self.schema, self._path, self._schemas = schema, path, schemas
         self._reader = ColumnReader(distinct_fields(schema))
         self._wants = [_want(field, schema.event_time) for field in self._reader.fields.values()]
         self._known: Mapping[tuple[str, ...], Known] = {}
@@ -64,11 +63,6 @@ class AvroDecoder:
                 self._known = known_of(read, named)
         elif schemas is None:
             raise ConfigError("records.avro.schema_file: Avro records are read by their schema; name its file")
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
@@ -90,7 +84,7 @@ class AvroDecoder:
         unknown = np.zeros(len(records), bool)
         groups: list[tuple[Int64s, Arrays]] = []
         by_writer = self._by_writer(buffer)
-        writers = self._writers_of([number for number, _ in by_writer])
+        writers = each_known((number for number, _ in by_writer), self._writer)
         for (number, rows), writer in zip(by_writer, writers, strict=True):
             if isinstance(writer, str):
                 unknown[rows] = True
@@ -124,18 +118,6 @@ class AvroDecoder:
         buffer.broken |= ~framed
         numbers = buffer.at_any_byte(">u4")[buffer.starts + 1].astype(np.int64)
         return [(int(number), np.flatnonzero(framed & (numbers == number))) for number in np.unique(numbers[framed])]
-
-    def _writers_of(self, numbers: Sequence[int | None]) -> list[_Writer | str]:
-        """Return how records of these schemas are read; ask for all of them before NotYetError is raised for one."""
-        writers, lacks = list[_Writer | str](), None
-        for number in numbers:
-            try:
-                writers.append(self._writer(number))
-            except NotYetError as error:
-                lacks = error
-        if lacks is not None:
-            raise lacks
-        return writers
 
     def _writer(self, number: int | None) -> _Writer | str:
         if number not in self._writers:
@@ -188,17 +170,15 @@ def _explained(
     for place, (_, rows) in enumerate(by_writer):
         group_of[rows] = place
     places = group_of[np.searchsorted(indices, [refusal.index for refusal in refused])].tolist()
-    return tuple(
-        refusal if place < 0 else _with_schema(refusal, by_writer[place][0], writers[place])
-        for refusal, place in zip(refused, places, strict=True)
-    )
-
-
-def _with_schema(refusal: Refusal, number: int | None, writer: _Writer | str) -> Refusal:
-    detail = writer if isinstance(writer, str) else None
-    if isinstance(writer, _Writer) and writer.fit is not None and refusal.field is not None:
-        detail = writer.fit.fields[refusal.field].unfit
-    return Refusal(refusal.index, refusal.reason, refusal.field, number, detail)
+    explained = list[Refusal]()
+    for refusal, place in zip(refused, places, strict=True):
+        writer = None if place < 0 else writers[place]
+        detail = writer if isinstance(writer, str) else None
+        if isinstance(writer, _Writer) and writer.fit is not None and refusal.field is not None:
+            detail = writer.fit.fields[refusal.field].unfit
+        number = None if place < 0 else by_writer[place][0]
+        explained.append(Refusal(refusal.index, refusal.reason, refusal.field, number, detail))
+    return tuple(explained)
 
 
 def _want(field: Field, event_time: Field | None) -> Want:

@@ -357,7 +357,8 @@ class Planner:
                 self.kinds.setdefault(want.source, {})[node.logical or node.kind] = None
             return LeafPlan(node, tuple(_reads(node, wants))), []
         if isinstance(node, AvroArray):
-            inner = self._plan(node.items, [_element(want) for want in wants])
+            elements = [replace(one, type=one.type.value_type, lists=max(0, one.lists - 1)) for one in wants]
+            inner = self._plan(node.items, elements)
             return (None if inner is None else ItemsPlan(node, inner)), []
         if isinstance(node, AvroMap):
             return self._keys(node, wants), []
@@ -436,10 +437,6 @@ def _reads(node: AvroScalar, wants: Sequence[Want]) -> Iterator[tuple[str, Read]
         read = reader_of(node, want.type, want.source, want.unit)
         if read is not None:
             yield want.source, read
-
-
-def _element(want: Want) -> Want:
-    return replace(want, type=want.type.value_type, lists=max(0, want.lists - 1))
 
 
 def _below(want: Want, name: str) -> Want:

@@ -27,7 +27,7 @@ import pyarrow.csv as pcsv
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.csv.asked_columns import CsvField, CsvSettings, places_of
+from millrace.pipelines.formats.csv import CsvField, CsvSettings, places_of
 from millrace.pipelines.formats.csv.framing import Dialect
 from millrace.pipelines.formats.csv.look import CsvLook
 from millrace.pipelines.formats.shared.arrow_columns import (
@@ -36,15 +36,24 @@ from millrace.pipelines.formats.shared.arrow_columns import (
     Show,
     element_type,
     nulls,
+    one_array,
     read_column,
     read_lists,
     scalars,
 )
 from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE, converted
 from millrace.pipelines.formats.shared.paths import empty_column
-from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
+from millrace.pipelines.formats.shared.pieces import (
+    LARGEST,
+    begins_of,
+    in_order,
+    joined,
+    only_good,
+    text_without,
+    together,
+    without,
+)
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined, text_without, without
 from millrace.pipelines.schema import Column, Schema
 
 _SPARSE = 24
@@ -72,7 +81,7 @@ class CsvDecoder:
     """Decodes CSV rows."""
 
     def __init__(self, schema: Schema, settings: CsvSettings) -> None:
-        self._schema, self._settings = schema, settings
+        self.schema, self._settings = schema, settings
         self._places, count = places_of(schema, settings)
         self._dialect = Dialect(
             columns=count,
@@ -87,11 +96,6 @@ class CsvDecoder:
         types = {column: element_type(place.field) for place in self._places for column in place.columns}
         self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
         self._as_text = self._options(texts)
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
@@ -213,7 +217,7 @@ class CsvDecoder:
         return only_good(DecodedValues(rows.group.indices, columns, tuple(refused), lengths), good)
 
     def _column(self, place: CsvField, rows: _CsvRows) -> tuple[Column, Faults | None, Int64s | None]:
-        arrays = [_whole(rows.table.column(column)) for column in place.columns]
+        arrays = [one_array(rows.table.column(column)) for column in place.columns]
         if place.field.shape and self._settings.lists is not None:
             return _in_lists(place, arrays[0], self._settings.lists)
         if rows.typed:
@@ -239,10 +243,6 @@ class CsvDecoder:
         table = self._table(joined([record]), typed=False)
         texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
         return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _side_by_side(

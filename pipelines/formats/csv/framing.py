@@ -17,9 +17,16 @@ import numpy.typing as npt
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import without_empty
+from millrace.pipelines.formats.shared.pieces import (
+    LARGEST,
+    is_utf8,
+    joined,
+    not_utf8,
+    text_without,
+    without,
+    without_empty,
+)
 from millrace.pipelines.formats.shared.protocol import Refusal
-from millrace.pipelines.formats.shared.text import LARGEST, is_utf8, joined, not_utf8, text_without, without
 
 # Arrow drops one at the start of its text and nowhere else, so what a record means would depend on its place.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

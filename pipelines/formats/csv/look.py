@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.csv.asked_columns import CsvField
-from millrace.pipelines.formats.shared.text import begins_of
+from millrace.pipelines.formats.csv import CsvField
+from millrace.pipelines.formats.shared.pieces import begins_of
 
 _DIGITS, _FRACTION = b"0123456789+- \t", b".eE"
 _OF_A_FRACTION, _OTHER, _WORD = 1, 2, 8

@@ -6,7 +6,7 @@ from typing import Any
 from millrace.pipelines.formats.draft import ENOUGH, DraftSample, Look, Row, joined
 from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from millrace.pipelines.formats.shared.paths import escaped
-from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.formats.shared.pieces import is_utf8
 
 _PROTO = """
 syntax = "proto3";

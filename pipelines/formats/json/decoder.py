@@ -36,28 +36,53 @@ left the parser names the row at which it stops, `suspects` finds what it does n
 `faults` diagnoses each. All are only hints. A record is refused on the word of the parser about its bytes alone,
 or where the parser is certain to say the same: text that is not JSON, or a value of another type than the parser was
 given. `Refusal`s come from `diagnose` in any case, so the verdict is the same too.
+
+Of a nested record only the names on the asked paths are read. Where a record, or one around it, is null, its fields are
+null too: a null parent is a missing field.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.json.arrow_paths import ArrowPaths
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import FramedJson, framed
 from millrace.pipelines.formats.json.look import JsonLook, suspects_of
 from millrace.pipelines.formats.json.suspects import WholeNames, with_number, with_several_values
-from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
-from millrace.pipelines.formats.shared.paths import distinct_fields, is_envelope, parse
-from millrace.pipelines.formats.shared.pieces import together
+from millrace.pipelines.formats.shared.arrow_columns import (
+    ColumnReader,
+    element_type,
+    in_lists,
+    in_lists_like,
+    one_array,
+)
+from millrace.pipelines.formats.shared.paths import (
+    AskedField,
+    PathStep,
+    asked_of,
+    distinct_fields,
+    is_envelope,
+    parse,
+    steps_of,
+)
+from millrace.pipelines.formats.shared.pieces import (
+    LARGEST,
+    begins_of,
+    is_utf8,
+    joined,
+    not_utf8,
+    text_without,
+    together,
+    without,
+)
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.text import LARGEST, begins_of, is_utf8, joined, not_utf8, text_without, without
-from millrace.pipelines.schema import Schema
+from millrace.pipelines.schema import Field, Schema
 
 _WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _MOST_ROWS = 50_000
@@ -135,13 +160,11 @@ class _Sifted:
 
     def not_passed(self) -> _JsonGroup:
         """Return those of them that the parser has not passed."""
-        return self._group(self._order())
+        places = self._order()
+        return _JsonGroup([self.records[at] for at in places.tolist()], self.indices[places])
 
     def _order(self) -> Int64s:
         return self.passed + np.flatnonzero(self.rest[self.passed :])
-
-    def _group(self, places: Int64s) -> _JsonGroup:
-        return _JsonGroup([self.records[at] for at in places.tolist()], self.indices[places])
 
 
 def _fits_one_parse(group: _JsonGroup, text: bytes) -> bool:
@@ -152,7 +175,7 @@ class JsonDecoder:
     """Decodes JSON objects."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+        self.schema = schema
         self._reader = ColumnReader(distinct_fields(schema))
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
@@ -160,11 +183,6 @@ class JsonDecoder:
         self._look = JsonLook(self._asked.names)
         self._whole = WholeNames({parse(field.source).names[-1] for field in whole if not is_envelope(field.source)})
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
@@ -322,3 +340,44 @@ class JsonDecoder:
     def _columns(self, rows: _JsonRows) -> DecodedValues:
         arrays = self._paths.arrays(rows.table)
         return self._reader.read(arrays, rows.indices, lambda row, _: infinity_reason(rows.records[row]))
+
+
+class ArrowPaths:
+    """The paths of some fields."""
+
+    def __init__(self, fields: Iterable[Field]) -> None:
+        """Raise ConfigError where two fields cannot both be read from a record."""
+        fields = tuple(fields)
+        self.asked: Mapping[str, AskedField] = asked_of(fields)
+        self.schema = pa.schema([(name, _type(asked)) for name, asked in self.asked.items()])
+        """The columns of a table of such records."""
+        self._steps = {field.source: steps_of(field) for field in fields}
+
+    def arrays(self, table: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+        """Return the array of each field by source: its values, or lists of them, one dimension a list."""
+        return {
+            source: table.column(steps[0].name)
+            if len(steps) == 1
+            else _within(one_array(table.column(steps[0].name)), steps)
+            for source, steps in self._steps.items()
+        }
+
+
+def _type(asked: AskedField) -> pa.DataType:
+    if asked.leaf is not None:
+        return in_lists(element_type(asked.leaf), asked.lists)
+    return in_lists(pa.struct([(name, _type(member)) for name, member in asked.members.items()]), asked.lists)
+
+
+def _within(array: pa.Array, steps: Sequence[PathStep], lists: int | None = None) -> pa.Array:
+    """Return what the steps lead to; the array holds the value of the first, in so many lists."""
+    here, *rest = steps
+    if not rest:
+        return array
+    if lists is None:
+        lists = here.lists
+    if lists:
+        return in_lists_like(array, _within(array.flatten(), steps, lists - 1))
+    member = array.type.get_field_index(rest[0].name)
+    # Unlike `field`, this shows a member of a null as null.
+    return _within(pc.struct_field(array, [member]), rest)

@@ -6,13 +6,12 @@ its name is reported. Runs on the decode pool's threads. What is kept are the na
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.json.decoder import JsonDecoder
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit, each_known
 from millrace.pipelines.schema import Schema, Schemas
 
 _HEADER = 5
@@ -25,19 +24,14 @@ class FramedJsonDecoder:
     """Decodes what follows the number of the schema."""
 
     def __init__(self, schema: Schema, schemas: Schemas) -> None:
-        self._inner, self._schemas = JsonDecoder(schema), schemas
+        self.schema, self._inner, self._schemas = schema, JsonDecoder(schema), schemas
         self._fits: dict[bytes, SchemaFit | None] = {}
         """By a record's first bytes; None where its schema is one of another format."""
-
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._inner.schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
         headers = {value[:_HEADER] for value in values if value and _is_framed(value)}
-        fits = self._fits_of(headers)
+        fits = dict(zip(headers, each_known(headers, self._fit), strict=True))
         unknown = {header for header in headers if fits[header] is None}
         own: dict[int, Reason] = {}
         objects: list[bytes | None] = []
@@ -47,23 +41,18 @@ class FramedJsonDecoder:
             elif value and value[:_HEADER] in unknown:
                 own[index] = Reason.UNKNOWN_SCHEMA
             objects.append(value[_HEADER:] if value and index not in own else None)
-        decoded = replace(self._inner.decode(objects), schemas=_firsts(values, fits))
+        # Each schema with the index of its first record, ascending by that.
+        firsts = [
+            (fit, next(index for index, value in enumerate(values) if value and _is_framed(value, header)))
+            for header, fit in fits.items()
+            if fit is not None
+        ]
+        schemas = tuple(sorted(firsts, key=lambda one: one[1]))
+        decoded = replace(self._inner.decode(objects), schemas=schemas)
         if not own:
             return decoded
         refused = tuple(Refusal(one.index, own[one.index]) if one.index in own else one for one in decoded.refused)
         return replace(decoded, refused=refused)
-
-    def _fits_of(self, headers: Iterable[bytes]) -> dict[bytes, SchemaFit | None]:
-        """Return the schema of each header; ask for all of them before NotYetError is raised for one."""
-        fits, lacks = dict[bytes, SchemaFit | None](), None
-        for header in headers:
-            try:
-                fits[header] = self._fit(header)
-            except NotYetError as error:
-                lacks = error
-        if lacks is not None:
-            raise lacks
-        return fits
 
     def _fit(self, header: bytes) -> SchemaFit | None:
         """Return the schema of a header; None where the registry has none of that number, or one of another format."""
@@ -75,18 +64,6 @@ class FramedJsonDecoder:
             fits = registered.kind == _KIND
             self._fits[header] = SchemaFit(number=number, name=_name(registered.text), fields={}) if fits else None
         return self._fits[header]
-
-
-def _firsts(
-    values: Sequence[bytes | None], fits: Mapping[bytes, SchemaFit | None]
-) -> tuple[tuple[SchemaFit, int], ...]:
-    """Return each schema with the index of its first record, ascending by that."""
-    found = [
-        (fit, next(index for index, value in enumerate(values) if value and _is_framed(value, header)))
-        for header, fit in fits.items()
-        if fit is not None
-    ]
-    return tuple(sorted(found, key=lambda one: one[1]))
 
 
 def _name(schema: str) -> str:

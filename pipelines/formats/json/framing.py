@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import empty_rows
+from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, empty_rows, joined
 from millrace.pipelines.formats.shared.protocol import Refusal
-from millrace.pipelines.formats.shared.text import LARGEST, begins_of, joined
 
 _PIECE = 1 << 16
 _SPARSE = 24

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.suspects import with_several_values
 from millrace.pipelines.formats.shared.paths import AskedField
-from millrace.pipelines.formats.shared.text import not_utf8
+from millrace.pipelines.formats.shared.pieces import not_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

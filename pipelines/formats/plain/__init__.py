@@ -82,12 +82,12 @@ class TextFormat(_WholeFormat):
     is_text = True
 
     def decoder(self, schema: Schema, settings: Any = None, schemas: Schemas | None = None) -> Decoder:
-        decoder: Decoder = late("plain.whole_value:TextDecoder")(schema)
+        decoder: Decoder = late("plain.raw:TextDecoder")(schema)
         return decoder
 
     def draft(self, sample: DraftSample) -> Look | None:
         """Take plain texts; what begins as JSON does is broken JSON, and no text."""
-        is_utf8 = late("shared.text:is_utf8")
+        is_utf8 = late("shared.pieces:is_utf8")
         texts = [value.decode() if is_utf8(value) and _READABLE.fullmatch(value) else None for value in sample.values]
         found = [({VALUE: text}, more) for text, more in zip(texts, sample.beside, strict=True) if text is not None]
         if len(found) < ENOUGH * len(sample.values):
@@ -102,7 +102,7 @@ class BytesFormat(_WholeFormat):
     name = "bytes"
 
     def decoder(self, schema: Schema, settings: Any = None, schemas: Schemas | None = None) -> Decoder:
-        decoder: Decoder = late("plain.whole_value:BytesDecoder")(schema)
+        decoder: Decoder = late("plain.raw:BytesDecoder")(schema)
         return decoder
 
     def draft(self, sample: DraftSample) -> Look | None:

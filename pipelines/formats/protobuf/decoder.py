@@ -12,11 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
-from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.protobuf.message_reader import MessageReader
 from millrace.pipelines.formats.shared.arrow_columns import ColumnReader
 from millrace.pipelines.formats.shared.descriptors import (
@@ -30,8 +26,8 @@ from millrace.pipelines.formats.shared.descriptors import (
     number_of,
 )
 from millrace.pipelines.formats.shared.paths import distinct_fields
-from millrace.pipelines.formats.shared.pieces import together, without_empty
-from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit
+from millrace.pipelines.formats.shared.pieces import in_order, together, without_empty
+from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit, each_known
 from millrace.pipelines.schema import Schema, Schemas
 
 
@@ -64,7 +60,7 @@ class ProtobufDecoder:
 
         Raise ConfigError where the message is not there, or a field cannot be read from it.
         """
-        self._schema, self._schemas = schema, schemas
+        self.schema, self._schemas = schema, schemas
         self._reader = ColumnReader(distinct_fields(schema))
         # Set when all is known, and not before: another thread may ask meanwhile, and at worst does the same work.
         self._readers: dict[tuple[int, tuple[int, ...]] | None, MessageReader] = {}
@@ -77,11 +73,6 @@ class ProtobufDecoder:
             self._known = message_of(descriptors if file is None else descriptor_set(file), message)
             self._readers[None] = MessageReader(self._known, self._reader)
 
-    @property
-    def schema(self) -> Schema:
-        """The schema that the decoder follows."""
-        return self._schema
-
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none. An empty value is refused, as in every format.
 
@@ -90,7 +81,7 @@ class ProtobufDecoder:
         records, indices, refused = without_empty(values)
         pieces, groups = [self._reader.no_rows()], self._by_header(records)
         schemas = dict[int, tuple[SchemaFit, int]]()
-        readers = self._readers_of([*groups])
+        readers = each_known(groups, self._reader_of)
         for (header, rows), reader in zip(groups.items(), readers, strict=True):
             number = number_of(header) if header else None
             if isinstance(reader, _Unread):
@@ -106,10 +97,14 @@ class ProtobufDecoder:
                 fit = self._fits[number, indexes_of(header)]
                 first = int(indices[rows[0]])
                 schemas[first] = fit, first
-                verdicts = [_with_schema(refusal, fit) for refusal in verdicts]
+                details = [None if one.field is None else fit.fields[one.field].unfit for one in verdicts]
+                verdicts = [
+                    Refusal(one.index, one.reason, one.field, number, detail)
+                    for one, detail in zip(verdicts, details, strict=True)
+                ]
             refused += verdicts
         joined = together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
-        joined = joined if len(groups) < 2 else _in_order(joined)
+        joined = joined if len(groups) < 2 else in_order(joined)
         return replace(joined, schemas=tuple(schemas[first] for first in sorted(schemas))) if schemas else joined
 
     def _by_header(self, records: Sequence[bytes]) -> Mapping[Header, Sequence[int]]:
@@ -120,18 +115,6 @@ class ProtobufDecoder:
         for row, record in enumerate(records):
             groups.setdefault(header_of(record), []).append(row)
         return groups
-
-    def _readers_of(self, headers: Sequence[Header]) -> list[Verdict]:
-        """Return what reads the records of these headers; ask for all of them before NotYetError is raised for one."""
-        readers, lacks = list[Verdict](), None
-        for header in headers:
-            try:
-                readers.append(self._reader_of(header))
-            except NotYetError as error:
-                lacks = error
-        if lacks is not None:
-            raise lacks
-        return readers
 
     def _reader_of(self, header: Header) -> Verdict:
         if self._schemas is None:
@@ -162,18 +145,3 @@ class ProtobufDecoder:
                 return f"the registry has no schema {number}"
             self._descriptors[number] = described(registered, number)
         return self._descriptors[number]
-
-
-def _with_schema(refusal: Refusal, fit: SchemaFit) -> Refusal:
-    detail = None if refusal.field is None else fit.fields[refusal.field].unfit
-    return Refusal(refusal.index, refusal.reason, refusal.field, fit.number, detail)
-
-
-def _in_order(joined: DecodedValues) -> DecodedValues:
-    order: Int64s = np.argsort(joined.kept)
-    return DecodedValues(
-        joined.kept[order],
-        {source: column[order] for source, column in joined.columns.items()},
-        joined.refused,
-        {source: lengths[order] for source, lengths in joined.lengths.items()},
-    )

@@ -44,9 +44,16 @@ from millrace.pipelines.formats.protobuf.message import (
     MessageStep,
     NoSuchFieldError,
 )
-from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, arrow_type, element_type
+from millrace.pipelines.formats.shared.arrow_columns import (
+    ColumnReader,
+    Faults,
+    Show,
+    arrow_type,
+    element_type,
+    in_lists_like,
+)
+from millrace.pipelines.formats.shared.pieces import LARGEST, without
 from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL, DecodedValues, FieldFit, Refusal
-from millrace.pipelines.formats.shared.text import LARGEST, without
 from millrace.pipelines.schema import Field
 
 _AT_ONCE = 256
@@ -267,7 +274,7 @@ def _column(batch: pa.RecordBatch, step: MessageStep) -> pa.Array:
 def _within(array: pa.Array, here: MessageStep, rest: list[MessageStep]) -> pa.Array:
     """Return what the steps lead to; the array holds the value of the first."""
     if here.repeated:
-        return _in_lists(array, _within(array.flatten(), MessageStep(here.name), rest))
+        return in_lists_like(array, _within(array.flatten(), MessageStep(here.name), rest))
     if here.key is not None:
         array = _of_key(array, here.key)
     if not rest:
@@ -287,16 +294,8 @@ def _of_key(maps: pa.Array, key: bool | int | str) -> pa.Array:
     return maps.items.take(pa.array(at, mask=at < 0))
 
 
-def _in_lists(lists: pa.Array, values: pa.Array) -> pa.Array:
-    """Return lists like these of other values, which stand for what `flatten` gives of them."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0)
-    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    return pa.ListArray.from_arrays(offsets, values, mask=lists.is_null() if lists.null_count else None)
-
-
 def _relisted(lists: pa.Array, values: pa.Array) -> pa.Array:
-    return _in_lists(lists, _relisted(lists.flatten(), values)) if pa.types.is_list(lists.type) else values
+    return in_lists_like(lists, _relisted(lists.flatten(), values)) if pa.types.is_list(lists.type) else values
 
 
 def _flat(array: pa.Array) -> pa.Array:

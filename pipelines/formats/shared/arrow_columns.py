@@ -3,6 +3,10 @@
 A column without nulls is a view of Arrow's memory; lists of a fixed shape are a reshaped view. Every columnar format
 shares it: the format finds the arrays, of the types that `arrow_type` gives and null where a record lacks the field;
 what their values mean is the same for all. Holds no state; runs on the decode pool's threads.
+
+The rules of a field, `min`, `max` and `one_of`, are checked here too, for a whole column at once. Bounds and listed
+numbers are first rounded to the dtype of the field, as the numbers of the records are: `max: 0.1` lets the float32
+nearest to 0.1 pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +17,44 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.paths import default_of, empty_column, pad_of
 from millrace.pipelines.formats.shared.pieces import only_good
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.rules import Mask, broken_by_numbers, words_not_allowed
 from millrace.pipelines.schema import Column, DType, Field
+
+Mask = npt.NDArray[np.bool_]
+
+
+def broken_by_numbers(column: Column, field: Field) -> Iterator[tuple[Reason, Mask]]:
+    """Yield the elements that break a rule, by reason. NaN breaks no bound; it has a reason of its own."""
+    if field.min is not None:
+        yield Reason.OUT_OF_RANGE, np.less(column, np.asarray(field.min, column.dtype))
+    if field.max is not None:
+        yield Reason.OUT_OF_RANGE, np.greater(column, np.asarray(field.max, column.dtype))
+    if field.one_of is not None:
+        yield Reason.NOT_ALLOWED, np.isin(column, np.array(field.one_of, column.dtype), invert=True)
+
+
+def words_not_allowed(words: pa.Array, field: Field) -> Mask | None:
+    """Return a mask of the texts that are not listed, or None where the field has no list. No text may be null."""
+    if field.one_of is None:
+        return None
+    listed = pa.array([str(word).encode() for word in field.one_of], words.type)
+    allowed: Mask = pc.is_in(words, value_set=listed).to_numpy(zero_copy_only=False)
+    return ~allowed
+
+
+def indices_of(column: Column, field: Field) -> Column:
+    """Return the index of each text, in the field's dtype. The decoder has refused every text that is not listed."""
+    listed = pa.array([text.encode() for text in field.classes or ()], pa.binary())
+    indices = pc.index_in(pa.array(column.ravel(), pa.binary()), value_set=listed)
+    shaped: Column = indices.to_numpy(zero_copy_only=False).astype(field.numpy_dtype).reshape(column.shape)
+    return np.ascontiguousarray(shaped)
+
 
 Faults = npt.NDArray[np.uint8]
 """A Show for each row."""
@@ -78,7 +112,7 @@ def read_column(
     read: pa.Array | pa.ChunkedArray, field: Field, default: np.generic | bytes | None
 ) -> tuple[Column, Faults | None]:
     """Return the column of a field, and the fault of each row, None if all are good. Rows at fault hold any value."""
-    array = _whole(read)
+    array = one_array(read)
     column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
         absent = nulls(array)
@@ -134,7 +168,7 @@ def read_lists(
 
     A default counts as a list of one element. Elements that are cut off are checked too.
     """
-    array = _whole(read)
+    array = one_array(read)
     inner, inner_faults = _tensor(array.flatten(), field, field.shape[1:])
     absent = nulls(array)
     lengths = _lengths(array, absent)
@@ -153,7 +187,16 @@ def read_lists(
     return column, faults if faults.any() else None, lengths
 
 
-def _whole(read: pa.Array | pa.ChunkedArray) -> pa.Array:
+def in_lists_like(lists: pa.Array, values: pa.Array) -> pa.Array:
+    """Return lists like these of other values, which stand for what `flatten` gives of them."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, values, mask=lists.is_null() if lists.null_count else None)
+
+
+def one_array(read: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column of a table as one array."""
     if isinstance(read, pa.Array):
         return read
     return read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
@@ -297,25 +340,14 @@ class ColumnReader:
                 columns[source], faults = read_column(arrays[source], field, default)
             else:
                 columns[source], faults, lengths[source] = read_lists(arrays[source], field, default, pad)
-            faults = _greater(faults, None if found is None else found.get(source))
-            if faults is not None:
-                refused += _verdicts(indices, field, faults, good & (faults > 0), infinity)
-                good &= faults == 0
+            if found is not None and (own := found.get(source)) is not None:
+                faults = own if faults is None else np.maximum(faults, own)
+            if faults is None:
+                continue
+            rows = np.flatnonzero(good & (faults > 0))
+            refused += [
+                Refusal(index, infinity(row, field) if show == Show.INFINITE else REASONS[show], source)
+                for row, index, show in zip(rows.tolist(), indices[rows].tolist(), faults[rows].tolist(), strict=True)
+            ]
+            good &= faults == 0
         return only_good(DecodedValues(indices, columns, tuple(refused), lengths), good)
-
-
-def _greater(one: Faults | None, other: Faults | None) -> Faults | None:
-    if one is None or other is None:
-        return other if one is None else one
-    greater: Faults = np.maximum(one, other)
-    return greater
-
-
-def _verdicts(
-    indices: Int64s, field: Field, faults: Faults, bad: npt.NDArray[np.bool_], infinity: Infinity
-) -> list[Refusal]:
-    rows = np.flatnonzero(bad)
-    return [
-        Refusal(index, infinity(row, field) if show == Show.INFINITE else REASONS[show], field.source)
-        for row, index, show in zip(rows.tolist(), indices[rows].tolist(), faults[rows].tolist(), strict=True)
-    ]

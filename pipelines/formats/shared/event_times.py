@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.text import is_utf8
+from millrace.pipelines.formats.shared.pieces import is_utf8
 from millrace.pipelines.schema import Column, TimeFormat
 
 Mask = npt.NDArray[np.bool_]

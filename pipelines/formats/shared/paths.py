@@ -76,7 +76,8 @@ class Path:
 
     def __str__(self) -> str:
         if self.envelope is not None:
-            return ".".join([self.envelope, *map(_taken_as_they_are, self.names)])
+            # In the name of a header only a backslash is special.
+            return ".".join([self.envelope, *(name.replace("\\", "\\\\") for name in self.names)])
         text = ".".join(_SPECIAL.sub(r"\\\g<0>", step.name) + "[]" * step.lists for step in self.steps)
         return "\\" + text if text.startswith("$") else text
 
@@ -123,11 +124,6 @@ def _beside(source: str) -> Path:
     return Path((PathStep(re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL)),) if name else (), Envelope(kind))
 
 
-def _taken_as_they_are(name: str) -> str:
-    """Return the name of a header as a source spells it: only a backslash is special there."""
-    return name.replace("\\", "\\\\")
-
-
 def _names(source: str) -> list[PathStep]:
     steps, name, lists = list[PathStep](), "", 0
     for token in _TOKEN.finditer(source):
@@ -172,7 +168,14 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
             )
     if not by_source:
         raise ConfigError("records: the schema has no field; name at least one feature")
-    _check_roles(schema)
+    # The roles of weight and event time, and then the rules of each field.
+    weight, time = schema.weight, schema.event_time
+    if weight is not None and (weight.shape or weight.dtype == "string"):
+        raise ConfigError(f"records.weight: {weight.source!r} is {_described(weight)}; a weight is one number")
+    if time is not None and (time.shape or time.dtype != "int64"):
+        raise ConfigError(
+            f"records.event_time: {time.source!r} is {_described(time)}; it must be one int64, milliseconds since 1970"
+        )
     for field in by_source.values():
         _check_rules(field)
     fields = tuple(field for field in by_source.values() if not is_envelope(field.source))
@@ -251,16 +254,6 @@ def _check_rules(field: Field) -> None:
             raise ConfigError(f"records: {name}: {value!r} of field {field.name!r} is nothing for a {field.dtype}")
 
 
-def _check_roles(schema: Schema) -> None:
-    weight, time = schema.weight, schema.event_time
-    if weight is not None and (weight.shape or weight.dtype == "string"):
-        raise ConfigError(f"records.weight: {weight.source!r} is {_described(weight)}; a weight is one number")
-    if time is not None and (time.shape or time.dtype != "int64"):
-        raise ConfigError(
-            f"records.event_time: {time.source!r} is {_described(time)}; it must be one int64, milliseconds since 1970"
-        )
-
-
 def _described(field: Field) -> str:
     shape = f"[{', '.join(map(str, field.shape))}]" if field.shape else ""
     rules = {"missing": field.missing, "min": field.min, "max": field.max, "one_of": field.one_of}
@@ -284,10 +277,16 @@ class AskedField:
 
 def asked_of(fields: Iterable[Field]) -> dict[str, AskedField]:
     """Return what is asked of a record, by name. Raise ConfigError where two fields cannot both be read."""
-    names: dict[str, AskedField] = {}
+    asked: dict[str, AskedField] = {}
     for one in fields:
-        _add(names, one)
-    return names
+        names, (*outer, last) = asked, steps_of(one)
+        for step in outer:
+            node = names.setdefault(step.name, AskedField(one.source, step.lists))
+            _agree(node.leaf is None and node.lists == step.lists, node, one)
+            names = node.members
+        node = names.setdefault(last.name, AskedField(one.source, last.lists, one))
+        _agree(node.leaf is not None and (node.leaf.dtype, node.lists) == (one.dtype, last.lists), node, one)
+    return asked
 
 
 def steps_of(one: Field) -> tuple[PathStep, ...]:
@@ -295,16 +294,6 @@ def steps_of(one: Field) -> tuple[PathStep, ...]:
     path = parse(one.source)
     *outer, last = path.steps
     return (*outer, PathStep(last.name, len(one.shape) - path.lists + last.lists))
-
-
-def _add(names: dict[str, AskedField], one: Field) -> None:
-    *outer, last = steps_of(one)
-    for step in outer:
-        node = names.setdefault(step.name, AskedField(one.source, step.lists))
-        _agree(node.leaf is None and node.lists == step.lists, node, one)
-        names = node.members
-    node = names.setdefault(last.name, AskedField(one.source, last.lists, one))
-    _agree(node.leaf is not None and (node.leaf.dtype, node.lists) == (one.dtype, last.lists), node, one)
 
 
 def _agree(agreed: bool, node: AskedField, one: Field) -> None:

@@ -8,14 +8,17 @@ A decoder of records that schemas of a registry describe also says how the field
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column, Schema
 
+_Key = TypeVar("_Key")
+_Known = TypeVar("_Known")
 _LADDERS = (
     ("int", "long", "float", "double"),
     ("int32", "int64"),
@@ -88,12 +91,9 @@ def _clauses(was: FieldFit, fit: FieldFit, *, first: bool) -> Iterator[str]:
         if was.place != fit.place:
             yield f"is renamed from {was.place} to {fit.place}"
         if was.kind != fit.kind:
-            how = "is promoted" if _promoted(was.kind, fit.kind) else "changes its type"
+            up = any(was.kind in one and fit.kind in one[one.index(was.kind) + 1 :] for one in _LADDERS)
+            how = "is promoted" if up else "changes its type"
             yield f"{how} from {was.kind or 'none that can be read'} to {fit.kind}"
-
-
-def _promoted(was: str, now: str) -> bool:
-    return any(was in ladder and now in ladder[ladder.index(was) + 1 :] for ladder in _LADDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,19 @@ class DecodedValues:
     """The number of elements in the record, before any cut, row by row, for each source whose lists vary in length."""
     schemas: tuple[tuple[SchemaFit, int], ...] = ()
     """The schemas of a registry that wrote the records, each with the index of its first one; ascending by that."""
+
+
+def each_known(asked: Iterable[_Key], known: Callable[[_Key], _Known]) -> list[_Known]:
+    """Return what is known of each; ask for all of them before NotYetError is raised for one."""
+    found, lacks = list[_Known](), None
+    for one in asked:
+        try:
+            found.append(known(one))
+        except NotYetError as error:
+            lacks = error
+    if lacks is not None:
+        raise lacks
+    return found
 
 
 class Decoder(Protocol):

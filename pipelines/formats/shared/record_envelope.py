@@ -17,8 +17,8 @@ from millrace.consumers.records import Chunk, Headers, Int64s
 from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, element_type
 from millrace.pipelines.formats.shared.number_texts import converted
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
+from millrace.pipelines.formats.shared.pieces import is_utf8
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
-from millrace.pipelines.formats.shared.text import is_utf8
 from millrace.pipelines.schema import Field, Schema
 
 _NUMBERS: Mapping[Envelope, Callable[[Chunk], Int64s]] = {
@@ -53,29 +53,22 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
     both = good.copy()
     both[[refusal.index for refusal in beside.refused]] = False
     of_values, of_envelope = both[decoded.kept], good[beside.kept]
+    places = {field.source: place for place, field in reversed([*enumerate(schema.fields)])}
+    refused: dict[int, Refusal] = {}
+    for one in sorted(
+        (*decoded.refused, *beside.refused), key=lambda one: (one.index, -1 if one.field is None else places[one.field])
+    ):
+        refused.setdefault(one.index, one)
     return DecodedValues(
         np.flatnonzero(both).astype(np.int64),
         {
             **{source: column[of_values] for source, column in decoded.columns.items()},
             **{source: column[of_envelope] for source, column in beside.columns.items()},
         },
-        _first_in_order(schema, decoded.refused, beside.refused),
+        tuple(refused.values()),
         {source: lengths[of_values] for source, lengths in decoded.lengths.items()},
         decoded.schemas,
     )
-
-
-def _first_in_order(schema: Schema, *refused: Sequence[Refusal]) -> tuple[Refusal, ...]:
-    """Return one verdict on each record, ascending by index."""
-    places = {field.source: place for place, field in reversed([*enumerate(schema.fields)])}
-
-    def order(refusal: Refusal) -> tuple[int, int]:
-        return refusal.index, -1 if refusal.field is None else places[refusal.field]
-
-    found: dict[int, Refusal] = {}
-    for refusal in sorted((refusal for each in refused for refusal in each), key=order):
-        found.setdefault(refusal.index, refusal)
-    return tuple(found.values())
 
 
 def _read(chunk: Chunk, fields: Iterable[Field]) -> DecodedValues:

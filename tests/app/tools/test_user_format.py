@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.app.service.provenance import provenance_of
+from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, load, to_decoder, to_format, to_schema
 from millrace.app.settings.exported_records import FOLDER, read_exported_records, write_exported_records
 from millrace.app.settings.yaml_file import SettingsError
@@ -127,6 +127,7 @@ def test_a_checkpoint_tells_by_its_provenance_whether_the_format_has_changed(tmp
     after = provenance_of(loaded(tmp_path, f"{PAIRS}\n# changed\n"), None)
     assert before["format_sha256"] != after["format_sha256"]
     assert before["config_sha256"] == after["config_sha256"]
+    assert "records.format.sha256" in hyperparameter_options(loaded(tmp_path).settings).settings
     of_ours = provenance_of(loaded(tmp_path, config=CONFIG.replace("./pairs.py:Pairs", "json")), None)
     assert "format_sha256" not in of_ours
 

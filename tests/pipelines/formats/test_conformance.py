@@ -10,7 +10,7 @@ import pytest
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import FORMATS, Format, format_of
 from millrace.pipelines.formats.conformance import findings
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.row_format import RowFormat
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder, Refusal
 from millrace.pipelines.schema import Field, Schema, Schemas

@@ -9,7 +9,7 @@ from typing import Any
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.avro.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.formats.decoder_conformance import Case, Conformance, Outcome

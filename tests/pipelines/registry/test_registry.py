@@ -15,8 +15,7 @@ import pytest
 
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import NotYetError
-from millrace.pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
-from millrace.pipelines.registry.schemas import RegistrySchemas
+from millrace.pipelines.registry.schemas import RegistryAwayError, RegistryClient, RegistryOptions, RegistrySchemas
 from millrace.pipelines.schema import RegisteredSchema
 from tests.app.certificates import Authority
 from tests.training.checkpoints.small_volume import small_volume

@@ -12,7 +12,7 @@ import pytest
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.shared.number_texts import converted
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, outcomes

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.example.decoder import ExampleDecoder
-from millrace.pipelines.formats.example.framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, far_lists
+from millrace.pipelines.formats.example.decoder import (
+    FLOATS,
+    INTS,
+    TEXTS,
+    ExampleDecoder,
+    JoinedExamples,
+    Kinds,
+    far_lists,
+)
 from millrace.pipelines.formats.shared.paths import parse
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.files.example_files import example

@@ -19,7 +19,7 @@ from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import FORMATS, make_decoder
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
 from millrace.pipelines.formats.json.framing import all_framed, frame
-from millrace.pipelines.formats.shared.text import begins_of, joined
+from millrace.pipelines.formats.shared.pieces import begins_of, joined
 from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, mutated, outcomes
 from tests.pipelines.formats.verdicts import JSON

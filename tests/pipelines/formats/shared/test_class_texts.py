@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import decode_chunk
 from tests.pipelines.formats.shared.test_record_envelope import Case, chunk_of

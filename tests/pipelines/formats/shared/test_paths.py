@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.shared.paths import Envelope, Path, PathStep, escaped, is_envelope, of_names, parse
 from millrace.pipelines.schema import Field, Schema
 

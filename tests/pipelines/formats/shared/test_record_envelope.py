@@ -15,7 +15,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats import Decoder, make_decoder
-from millrace.pipelines.formats.csv.asked_columns import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 
