@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from millrace.app.monitoring.event_models import Extremes, LastValue, Means, Stretch
+from millrace.app.monitoring.models import Extremes, LastValue, Means, Stretch
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.throughput import kafka_is_away, throughput_of
 from millrace.app.monitoring.verdict import headline

@@ -16,8 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from millrace.app.api.problem_documents import ProblemError
-from millrace.app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
-from millrace.app.monitoring.models import ProblemDocument
+from millrace.app.monitoring.models import EventsAnswer, EventView, HistoryAnswer, PageUpdate, ProblemDocument
 from millrace.app.monitoring.observer import Observation, Observer
 from millrace.app.monitoring.sample_history import SampleHistory, shortened
 from millrace.app.monitoring.shapes import stamp

@@ -14,7 +14,6 @@ from millrace.app.api.routes.commands import KAFKA_TIMEOUT_S
 from millrace.app.monitoring import (
     checkpoint_models,
     command_models,
-    event_models,
     models,
 )
 from millrace.app.monitoring.all_figures import kinds
@@ -43,8 +42,8 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /status": models.Status,
     "GET /lag": models.LagAnswer,
     "GET /throughput": models.ThroughputAnswer,
-    "GET /events": event_models.EventsAnswer,
-    "GET /history": event_models.HistoryAnswer,
+    "GET /events": models.EventsAnswer,
+    "GET /history": models.HistoryAnswer,
     "GET /checkpoints": checkpoint_models.CheckpointList,
     "GET /checkpoints/{number}": checkpoint_models.LineageAnswer,
     "GET /exports": models.ExportList,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.app.monitoring.event_models import Stretch
+from millrace.app.monitoring.models import Stretch
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory, Tier
 from millrace.app.monitoring.snapshot import take

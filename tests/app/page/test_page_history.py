@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from millrace.app.monitoring.event_models import LastValue
+from millrace.app.monitoring.models import LastValue
 from millrace.app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.events import EventKind
