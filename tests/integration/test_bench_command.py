@@ -101,8 +101,9 @@ def test_what_is_slow_is_named_as_the_limit(
 
 def check_nothing_is_left(folder: Path, broker: str, topic: str) -> None:
     assert not (folder / "checkpoints").exists()
-    left = {path.name for path in (folder / "scratch").iterdir()}
-    assert left <= {"__pycache__"}, "TensorFlow leaves the bytecode of its generated functions; we leave nothing"
+    of_tensorflow = ("__pycache__", "__autograph_generated_file")
+    # A worker that is killed leaves the functions that TensorFlow has generated from the user's, and their bytecode.
+    assert [path for path in (folder / "scratch").iterdir() if not path.name.startswith(of_tensorflow)] == []
     for group in ("millrace-trial", "millrace-bench-trial"):
         assert asyncio.run(committed(broker, topic, group)) is None
 
