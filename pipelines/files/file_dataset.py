@@ -83,14 +83,15 @@ class FileBlocks:
         self._number = number
         if self._lasting is not None:
             return self._lasting
-        made = self._made(number)
-        if self.reader.lasting:
-            self._lasting = made
-        return made
-
-    def _made(self, number: int) -> Any:
         options = self.options
-        batches = self._fresh(number) if options.cache is None else self._cached()
+        if options.cache is None:
+            prepare = self._prepared()
+            windows = tf.data.Dataset.zip(self._windows(number), self._seeds())
+            batches = windows.map(
+                as_is(lambda rows, seed: prepare(self._batched(rows, self._order(rows, seed)))), **self._calls()
+            )
+        else:
+            batches = self._cached()
         if self._window > options.batch_size * options.batches_per_call:
             batches = batches.rebatch(options.batches_per_call)
         settings = tf.data.Options()
@@ -101,7 +102,10 @@ class FileBlocks:
         settings.threading.private_threadpool_size = max(2, options.threads)
         # Shards are dealt here, and each replica takes its rows of every batch.
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return batches.prefetch(2).with_options(settings)
+        made = batches.prefetch(2).with_options(settings)
+        if self.reader.lasting:
+            self._lasting = made
+        return made
 
     @property
     def _window(self) -> int:
@@ -109,14 +113,6 @@ class FileBlocks:
         call = self.options.batch_size * self.options.batches_per_call
         within = min(self.options.shuffle, self.options.window_bytes // max(1, self.schema.row_nbytes))
         return call * max(1, within // call)
-
-    def _fresh(self, number: int) -> Any:
-        prepare = self._prepared()
-        windows = tf.data.Dataset.zip(self._windows(number), self._seeds())
-        return windows.map(
-            as_is(lambda rows, seed: prepare(self._batched(rows, self._order(rows, seed)))),
-            **self._calls(),
-        )
 
     def _cached(self) -> Any:
         """Return what the first epoch has decoded and prepared; windows are permuted anew each time."""
@@ -161,7 +157,8 @@ class FileBlocks:
         # A window holds rows of as many shards as are read beside each other, however small it is.
         most = min(CHUNK, max(1, self._window // min(AT_ONCE, max(1, len(self.places)))))
         chunks = self.reader.dataset(self._shards, epoch=number, most=most, deterministic=self.options.deterministic)
-        return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
+        # `rebatch` needs no chunk of which every record was refused.
+        return chunks.filter(as_is(lambda rows: tf.size(rows.offsets) > 0))
 
     def _shards(self) -> Sequence[int]:
         """Return the places of the shards in the order of the epoch that begins."""
@@ -234,7 +231,3 @@ class FileBlocks:
 
         permuted: Rows = tf.nest.map_structure(placed, flat, rows)
         return permuted
-
-
-def _has_rows(rows: Rows) -> Any:
-    return tf.size(rows.offsets) > 0

@@ -127,8 +127,19 @@ class Visits:
 
     def add(self, shards: npt.NDArray[np.int32], rows: Int64s) -> None:
         """Count these rows, each named by the place of its shard and its number there."""
-        for shard in np.unique(shards).tolist():
-            self._add(shard, rows[shards == shard] - self._shards[shard].first)
+        for place in np.unique(shards).tolist():
+            here, shard = rows[shards == place], self._shards[place]
+            if place in self._complete:
+                self._twice += len(here)
+                continue
+            if place not in self._counts:
+                self._counts[place] = np.zeros(shard.end - shard.first, np.uint8)
+            counts = self._counts[place]
+            np.add.at(counts, here - shard.first, 1)
+            self._visits[place] += len(here)
+            if self._visits[place] == len(counts) and counts.all():
+                self._complete.add(place)
+                del self._counts[place]
 
     def ended(self, refused: Callable[[int], Int64s]) -> Visited:
         """Return the outcome; rows of each shard that are refused by name, and that no block had, count as visited."""
@@ -141,20 +152,6 @@ class Visits:
                 lacking[shard.name] = shard.rows - found
         twice = self._twice + sum(int(np.maximum(counts, 1).sum()) - len(counts) for counts in self._counts.values())
         return Visited(rows=sum(shard.rows for shard in self._shards), visited=visited, twice=twice, lacking=lacking)
-
-    def _add(self, place: int, rows: Int64s) -> None:
-        if place in self._complete:
-            self._twice += len(rows)
-            return
-        counts = self._counts.get(place)
-        if counts is None:
-            shard = self._shards[place]
-            counts = self._counts[place] = np.zeros(shard.end - shard.first, np.uint8)
-        np.add.at(counts, rows, 1)
-        self._visits[place] += len(rows)
-        if self._visits[place] == len(counts) and counts.all():
-            self._complete.add(place)
-            del self._counts[place]
 
     def _distinct(self, place: int, refused: Int64s) -> int:
         """Return how many rows of a shard were visited or refused."""

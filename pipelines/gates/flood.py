@@ -125,6 +125,8 @@ class FloodGate:
         self._skips: Sequence[SkipRange] = ()
         self._passing: dict[Partition, int] = {}
         """Up to where the records of each partition were let pass, and are not counted."""
+        self._since: float | None = None
+        """When the counting began."""
         self._held: Judged | None = None
         self._why: str | None = None
         self._forget()
@@ -151,7 +153,9 @@ class FloodGate:
                 if (why := self._flood(chunk, now)) is not None:
                     self._held, self._why = chunk, why
                     return False
-                self._count(chunk, now)
+                self._since = now if self._since is None else self._since
+                self._long.add(chunk, now)
+                self._short.add(chunk, now)
             self._positions[chunk.partition] = chunk.end
             return True
 
@@ -186,12 +190,7 @@ class FloodGate:
 
     def _forget(self) -> None:
         self._long, self._short = _RecentCounts(self.options.over), _RecentCounts(min(SHORT_S, self.options.over))
-        self._since: float | None = None
-
-    def _count(self, chunk: Judged, now: float) -> None:
-        self._since = now if self._since is None else self._since
-        self._long.add(chunk, now)
-        self._short.add(chunk, now)
+        self._since = None
 
     def _flood(self, chunk: Judged, now: float) -> str | None:
         """Return why a chunk is held, by the rule above; None where it is not."""

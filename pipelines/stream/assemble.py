@@ -19,7 +19,7 @@ from millrace.pipelines.stream.blocks import Block, CallTarget
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.open_block import Closing, OpenBlock
 from millrace.pipelines.stream.row_order import Arrival, Mixture, Rotation, RotationOptions, Turns
-from millrace.pipelines.stream.slices import Remainder, Skipped, SkipRange, Slice, cut_out
+from millrace.pipelines.stream.slices import Remainder, Skipped, SkipRange, cut_out
 
 Shape = Callable[[Decoded], tuple[Decoded, Sequence[Skipped]]]
 """Makes rows of a chunk's records, and returns with them the records that give none, sorted by offset."""
@@ -135,7 +135,12 @@ class Assembler:
                 f"a chunk of {decoded.partition} from {decoded.start} of incarnation {decoded.incarnation} does not "
                 f"follow {reached} of incarnation {self.incarnation}"
             )
-        remainder = self._remainder(decoded)
+        rows, left_out = cut_out(decoded, self._skips)
+        if self._shape is not None:
+            cut = left_out
+            rows, shaped_out = self._shape(rows)
+            left_out = sorted([*cut, *shaped_out]) if cut else [*shaped_out]
+        remainder = Remainder(rows, left_out)
         self._turns.add(remainder)
         self._reached[decoded.partition] = decoded.end
         # A new partition comes last, so that the places in blocks that are under way keep their meaning.
@@ -191,13 +196,6 @@ class Assembler:
         self._fill(flush=flush)
         return block
 
-    def _remainder(self, decoded: Decoded) -> Remainder:
-        kept, cut = cut_out(decoded, self._skips)
-        if self._shape is None:
-            return Remainder(kept, cut)
-        rows, left_out = self._shape(kept)
-        return Remainder(rows, sorted([*cut, *left_out]) if cut else left_out)
-
     def _new_block(self) -> OpenBlock:
         most = self._options.batches_per_call
         # Strict rotation ignores the target: its blocks must not depend on how long calls take.
@@ -214,18 +212,16 @@ class Assembler:
             if remainder.exhausted:
                 self._waiting_bytes -= remainder.decoded.nbytes
             self._turns.took(rows)
-            self._add(self._table[remainder.decoded.partition], piece)
-
-    def _add(self, index: int, piece: Slice) -> None:
-        if self._batch is None:
-            self._open.add(index, piece)
-            return
-        self._batch.add(index, piece)
-        # Offsets without a row settle at once, unless rows before them still wait.
-        if not self._batch.rows or not self._batch.room:
-            self._open.append(self._batch)
-            self._batch = OpenBlock(self._schema, self._options.batch_size, self._options.batch_size)
-            self._joined_at = self._turns.turn
+            index = self._table[remainder.decoded.partition]
+            if self._batch is None:
+                self._open.add(index, piece)
+                continue
+            self._batch.add(index, piece)
+            # Offsets without a row settle at once, unless rows before them still wait.
+            if not self._batch.rows or not self._batch.room:
+                self._open.append(self._batch)
+                self._batch = OpenBlock(self._schema, self._options.batch_size, self._options.batch_size)
+                self._joined_at = self._turns.turn
 
 
 def _turns(options: AssembleOptions, partitions: Sequence[Partition]) -> Turns:

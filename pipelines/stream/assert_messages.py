@@ -7,7 +7,7 @@ Pure; takes graphs as they are and imports no TensorFlow.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 _RAISED = "assertion failed: "
@@ -20,8 +20,15 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "'": "\\'", "\n": "\\n", "\r
 def stated_texts(graph: Any) -> frozenset[str]:
     """Return the constant texts that the assertions of a graph, and of the functions that it calls, raise with."""
     definition = graph.as_graph_def()
-    bodies = [definition.node, *(function.node_def for function in definition.library.function)]
-    return frozenset(text for body in bodies for text in _stated(body))
+    found = set[str]()
+    for nodes in [definition.node, *(function.node_def for function in definition.library.function)]:
+        constants = {node.name: node for node in nodes if node.op == "Const"}
+        for name in (name for node in nodes if node.op == "Assert" for name in node.input):
+            constant = constants.get(name.partition(":")[0])
+            if constant is not None:
+                texts = constant.attr["value"].tensor.string_val
+                found.update(text.decode(errors="replace") for text in texts)
+    return frozenset(found)
 
 
 def stated_by(error: BaseException, texts: Iterable[str]) -> str | None:
@@ -29,7 +36,8 @@ def stated_by(error: BaseException, texts: Iterable[str]) -> str | None:
     _, found, data = str(error).partition(_RAISED)
     if not found:
         return None
-    places = {text: place for text in texts if (place := data.find(f"[{_escaped(text)}]")) >= 0}
+    # TensorFlow prints a text escaped as in C, with characters beyond ASCII as they are.
+    places = {text: place for text in texts if (place := data.find(f"[{text.translate(_ESCAPES)}]")) >= 0}
     in_order = sorted(places, key=lambda text: places[text])
     own = [text for text in in_order if not _TENSORFLOWS_OWN.fullmatch(text)]
     return next(iter([*own, *in_order]), None)
@@ -44,18 +52,3 @@ def note_assertion(error: BaseException, texts: Iterable[str]) -> None:
 def noted(error: BaseException) -> str | None:
     """Return the note that was attached; None where there is none."""
     return next(iter(getattr(error, "__notes__", ())), None)
-
-
-def _stated(nodes: Iterable[Any]) -> Iterator[str]:
-    constants = {node.name: node for node in nodes if node.op == "Const"}
-    for node in nodes:
-        if node.op == "Assert":
-            for name in node.input:
-                constant = constants.get(name.partition(":")[0])
-                if constant is not None:
-                    yield from (text.decode(errors="replace") for text in constant.attr["value"].tensor.string_val)
-
-
-def _escaped(text: str) -> str:
-    """Return the text as TensorFlow prints it in an error: escaped as in C, characters beyond ASCII as they are."""
-    return text.translate(_ESCAPES)

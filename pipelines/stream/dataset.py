@@ -33,6 +33,8 @@ _ROW_COUNT = "preprocess: it must return as many rows as it was given"
 NO_LABEL: Mapping[str, Any] = {}
 """The label of rows that have none. Not None, which TensorFlow's structures hold for a column that is no tensor."""
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 TICK = -1
 """The number of an element without a block: there is nothing to learn just now."""
 
@@ -113,7 +115,8 @@ def flat_preprocess(
         if isinstance(error, tf.errors.OpError) and hasattr(preprocess, "get_concrete_function"):
             traced = preprocess.get_concrete_function(dict(features), label, weights)
             note_assertion(error, stated_texts(traced.graph))
-        raise ConfigError(f"preprocess: {type(error).__name__} on rows of the schema: {_last_line(error)}") from error
+        last_line = (str(error).strip().splitlines() or [repr(error)])[-1].strip()
+        raise ConfigError(f"preprocess: {type(error).__name__} on rows of the schema: {last_line}") from error
     if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[0], Mapping):
         kinds = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
         raise ConfigError(f"preprocess: it must return (features by name, label, weight); it returned {kinds}")
@@ -139,10 +142,6 @@ def _same_rows(column: Any, rows: Any) -> Any:
     # Nothing uses the assertion's result, and a graph runs only what something depends on.
     with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(column)[0], rows, _ROW_COUNT)]):
         return tf.identity(column)
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[-1].strip()
 
 
 def make_dataset(
@@ -211,9 +210,14 @@ def preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> C
             lambda column: tf.reshape(column, tf.concat([[batches * batch_size], tf.shape(column)[2:]], 0)), given
         )
         rows = prepare(flat)
-        features, labels, weights = tf.nest.map_structure(
-            lambda column: _batched(column, batches, batch_size), (rows.features, rows.labels, rows.weights)
-        )
+
+        def batched(column: Any) -> Any:
+            shaped = tf.reshape(column, tf.concat([[batches, batch_size], tf.shape(column)[1:]], 0))
+            # The call is traced with B and the shape of a row known, which the reshape alone may lose.
+            shaped.set_shape([None, batch_size, *column.shape[1:]])
+            return shaped
+
+        features, labels, weights = tf.nest.map_structure(batched, (rows.features, rows.labels, rows.weights))
         # Whatever `preprocess` returns, an absent row must not train the model.
         weights = tf.where(given.offsets >= 0, weights, 0.0)
         return given._replace(features=features, labels=labels, weights=weights)
@@ -265,17 +269,6 @@ def _unless_empty(function: Any, flat: Any, batches: Any) -> Any:
         return list(tf.nest.flatten(function(*flat)))
 
     return tf.nest.pack_sequence_as(out, tf.cond(batches > 0, full, empty))
-
-
-def _batched(column: Any, batches: Any, batch_size: int) -> Any:
-    shaped = tf.reshape(column, tf.concat([[batches, batch_size], tf.shape(column)[1:]], 0))
-    # The call is traced with B and the shape of a row known, which the reshape alone may lose.
-    shaped.set_shape([None, batch_size, *column.shape[1:]])
-    return shaped
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Ahead(Generic[T]):

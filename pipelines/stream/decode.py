@@ -99,7 +99,10 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
     rows = _GoodRows(decoded.kept, decoded.columns, decoded.lengths)
     refused = [*decoded.refused]
     if schema.weight is not None:
-        rows.weights, good = _weights(rows.columns[schema.weight.source])
+        # A float64 that is too large becomes an infinity here, which is refused below: numpy need not warn of it.
+        with np.errstate(over="ignore"):
+            rows.weights = rows.columns[schema.weight.source].astype(np.float32)
+        good = np.isfinite(rows.weights) & (rows.weights >= 0)
         refused += rows.without(schema.weight.source, [(Reason.OUT_OF_RANGE, ~good)])
     if (time := schema.event_time) is not None:
         rows.times, verdicts = _times(rows.columns[time.source], time)
@@ -176,25 +179,14 @@ def _times(column: Column, field: Field) -> tuple[Int64s, Iterable[tuple[Reason,
     return milliseconds(column, field.time)
 
 
-def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Return the weights as float32, and a mask of those that are finite and not negative."""
-    # A float64 that is too large becomes an infinity here, which is refused below: numpy need not warn of it.
-    with np.errstate(over="ignore"):
-        weights = column.astype(np.float32)
-    return weights, np.isfinite(weights) & (weights >= 0)
-
-
 def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str, Column]:
-    return {
-        field.name: columns[field.source] if field.classes is None else _indices(columns[field.source], field)
-        for field in fields
-    }
+    """Return the columns of these fields under the model's names, with the indices of classes for their texts."""
+    named = {each.name: columns[each.source] for each in fields}
+    for each in [each for each in fields if each.classes is not None]:
+        from millrace.pipelines.formats.shared.arrow_columns import indices_of  # noqa: PLC0415 - loads pyarrow
 
-
-def _indices(column: Column, field: Field) -> Column:
-    from millrace.pipelines.formats.shared.arrow_columns import indices_of  # noqa: PLC0415 - loads pyarrow
-
-    return indices_of(column, field)
+        named[each.name] = indices_of(named[each.name], each)
+    return named
 
 
 def _lengths(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, Column]:
@@ -322,7 +314,11 @@ class DecodePool:
                 continue
             self._lacking = None
             self._await_admission(head, decoded, timeout)
-            self._report(head, decoded)
+            # The callback gets each refused record once, also if it raises in between.
+            if self._on_refused is not None:
+                for refused in decoded.refused[head.reported :]:
+                    self._on_refused(head.chunk, refused)
+                    head.reported += 1
             with self._changed:
                 # Another thread may have discarded the head while the callback ran.
                 if self._queue and self._queue[0] is head:
@@ -377,13 +373,6 @@ class DecodePool:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closed, min(left, _ASK_EVERY_S)):
                     raise RuntimeError("the decode pool is closed")
-
-    def _report(self, head: _Submitted, decoded: Decoded) -> None:
-        """Give the callback each refused record once, also if it raises in between."""
-        if self._on_refused is not None:
-            for refused in decoded.refused[head.reported :]:
-                self._on_refused(head.chunk, refused)
-                head.reported += 1
 
     def _ready(self) -> bool:
         return self._closed or (bool(self._queue) and self._queue[0].future.done())

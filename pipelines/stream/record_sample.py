@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.schema import Column, Schema
 from millrace.pipelines.stream.decode import Decoded
 
 SAMPLE_BYTES = 1 << 20
@@ -44,7 +44,10 @@ class RecordSample:
         pairs = ((schema.inputs, self.features), (schema.labels, self.labels))
         return all(
             {field.name for field in fields} == columns.keys()
-            and all(_holds(field, columns[field.name], self.rows) for field in fields)
+            and all(
+                (columns[field.name].dtype, columns[field.name].shape) == (field.numpy_dtype, (self.rows, *field.shape))
+                for field in fields
+            )
             for fields, columns in pairs
         )
 
@@ -83,10 +86,6 @@ def from_document(document: Mapping[str, Any]) -> RecordSample | None:
         labels={name: column_of(column) for name, column in document["labels"].items()},
         rows=int(document["rows"]),
     )
-
-
-def _holds(field: Field, column: Column, rows: int) -> bool:
-    return column.dtype == field.numpy_dtype and column.shape == (rows, *field.shape)
 
 
 def _row_bytes(column: Column) -> npt.NDArray[np.float64]:

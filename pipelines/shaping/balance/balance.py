@@ -139,7 +139,8 @@ class ClassSampler:
         rates, weights = np.empty(len(taken)), np.empty(len(taken))
         for here, classes in self._cells(taken):
             # The last one is that of other classes: they count as they come.
-            balanced = np.append(self._weights(), 1.0)
+            shares = (self.counts + PRIOR * self._target) / (self.counts.sum() + PRIOR)
+            balanced = np.append(self._target / shares, 1.0)
             rates[here] = (balanced / balanced.max())[classes]
             weights[here] = (1 / balanced)[classes]
             self._count(classes)
@@ -177,10 +178,6 @@ class ClassSampler:
 
     def _count(self, classes: npt.NDArray[Any]) -> None:
         self.seen = self.seen + np.bincount(classes, minlength=len(self.seen) + 1)[: len(self.seen)]
-
-    def _weights(self) -> npt.NDArray[np.float64]:
-        shares: npt.NDArray[np.float64] = (self.counts + PRIOR * self._target) / (self.counts.sum() + PRIOR)
-        return self._target / shares
 
 
 class ResampleStates(FollowedShaper[ClassSampler]):

@@ -148,7 +148,12 @@ class WindowLayout:
         features = list[Field]()
         for field in self.schema.features:
             if field.name in sequences:
-                features += [self._sequence(one) for one in (field, field.lengths) if one is not None]
+                # Decoding has padded the lists already, and their lengths are an input of their own.
+                features += [
+                    replace(one, shape=(self.length, *one.shape), pad=None, length=None)
+                    for one in (field, field.lengths)
+                    if one is not None
+                ]
             else:
                 features.append(field)
         if options.lengths is not None:
@@ -214,7 +219,3 @@ class WindowLayout:
         if self.options.gaps is not None:
             columns.append(Held(name=TIMES, dtype=np.dtype(np.int64), shape=()))
         return tuple(columns)
-
-    def _sequence(self, field: Field) -> Field:
-        # Decoding has padded the lists already, and their lengths are an input of their own.
-        return replace(field, shape=(self.length, *field.shape), pad=None, length=None)

@@ -95,7 +95,12 @@ class WindowStates(FollowedShaper[KeyWindows]):
     def written(self, state: KeyWindows) -> tuple[dict[str, Column], dict[str, Any]]:
         """Return what is held of the keys of a partition."""
         keys, seen, columns = state.held()
-        return {_COUNTS: seen, KEYS: _key_column(keys, self.layout), **columns}, {"evicted": state.evicted}
+        by = self.layout.options.by
+        texts = any(field.name == by and field.dtype == "string" for field in self.layout.schema.features)
+        # A column of texts holds objects.
+        held = np.empty(len(keys), object if texts else np.int64)
+        held[:] = keys
+        return {_COUNTS: seen, KEYS: held, **columns}, {"evicted": state.evicted}
 
     def read(self, state: KeyWindows, facts: Mapping[str, Any], column: Callable[[str, Sequence[int]], Column]) -> None:
         """Take over what was held of the keys of a partition."""
@@ -176,7 +181,11 @@ def texts_cut(decoded: Decoded, layout: WindowLayout) -> Decoded:
             longer = np.fromiter((len(text) > most for text in column.ravel().tolist()), np.bool_, column.size)
             if longer.any():
                 columns[name] = column.copy()
-                columns[name].ravel()[longer] = [_cut(text, most) for text in column.ravel()[longer].tolist()]
+                columns[name].ravel()[longer] = [
+                    # Between two characters.
+                    text[:most].decode(errors="ignore").encode()
+                    for text in column.ravel()[longer].tolist()
+                ]
                 rows = np.flatnonzero(longer) // (column.size // len(column))
                 truncated[name] = truncated.get(name, np.zeros(len(column), np.bool_)).copy()
                 truncated[name][rows] = True
@@ -248,19 +257,3 @@ def _without_rows(decoded: Decoded, layout: WindowLayout) -> Decoded:
         weights=None if decoded.weights is None else decoded.weights[:0],
         truncated={},
     )
-
-
-def _cut(text: bytes, most: int) -> bytes:
-    """Cut a text between two characters."""
-    return text[:most].decode(errors="ignore").encode()
-
-
-def _key_column(keys: Any, layout: WindowLayout) -> Column:
-    """Return keys as a column; one of texts holds objects."""
-    by = layout.options.by
-    fields = {field.name: field for field in layout.schema.features}
-    if by is None or fields[by].dtype != "string":
-        return np.array(keys, np.int64)
-    texts = np.empty(len(keys), object)
-    texts[:] = keys
-    return texts
