@@ -97,7 +97,7 @@ class _Arrivals:
         """Take everything that a dataset gives."""
         try:
             for element in dataset:
-                if not self.put(tf.nest.map_structure(_to_numpy, element)):
+                if not self.put(tf.nest.map_structure(lambda column: column.numpy(), element)):
                     return
             self.put(None)
         except Exception as error:  # noqa: BLE001 - raised by whoever takes the elements
@@ -305,10 +305,6 @@ def _call(inputs: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
 
 def _numbers(chunk: Any) -> Any:
     return tf.range(tf.size(chunk, tf.int64), dtype=tf.int64)
-
-
-def _to_numpy(column: Any) -> Any:
-    return column.numpy()
 
 
 def _explained(error: Exception) -> Exception:

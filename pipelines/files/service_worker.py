@@ -23,8 +23,8 @@ from millrace.consumers.archive.example_codec import decode
 from millrace.consumers.archive.shard_reader import pieces, read_piece
 from millrace.consumers.archive.shards import shard_at
 from millrace.consumers.errors import ConfigError, MillraceError
-from millrace.consumers.records import Chunk, Int64s, Partition
-from millrace.pipelines.files.shard_files import rows_of
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.files.shard_files import plain_chunk, rows_of
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.stream.decode import decode_chunk
 
@@ -103,7 +103,7 @@ class ServiceWork:
             records = [decode(value or b"") for value in values]
             numbers = np.array([record.offset for record in records], np.int64)
             values = [record.value for record in records]
-        decoded = decode_chunk(_chunk(numbers, values), self._decoder_of(work))
+        decoded = decode_chunk(plain_chunk(Partition("service", 0), numbers, values), self._decoder_of(work))
         refused = [(one.offset, str(one.reason).encode()) for one in decoded.refused]
         return [
             *tf.nest.flatten(rows_of(decoded, place)),
@@ -120,22 +120,6 @@ def register(work: ServiceWork) -> Any:
     if token != TOKEN.encode():
         raise ConfigError(f"TensorFlow names the worker's function {token!r}, not {TOKEN}; it is another version")
     return graph
-
-
-def _chunk(numbers: Int64s, values: Sequence[bytes | None]) -> Chunk:
-    return Chunk(
-        partition=Partition("service", 0),
-        incarnation=0,
-        start=int(numbers[0]) if len(numbers) else 0,
-        end=int(numbers[-1]) + 1 if len(numbers) else 0,
-        offsets=numbers,
-        timestamps=np.zeros(len(values), np.int64),
-        keys=(),
-        values=values,
-        headers=(),
-        nbytes=0,
-        fetched_at=0.0,
-    )
 
 
 def _texts(values: Sequence[bytes]) -> Any:

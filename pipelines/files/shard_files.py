@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from millrace.consumers.archive.tfrecord_files import read_frames
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.records import Chunk, Partition
+from millrace.consumers.records import Chunk, Int64s, Partition
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import ExampleDecoder, integers_in
 from millrace.pipelines.formats.shared.protocol import Decoder
@@ -257,22 +257,23 @@ def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
             records = frames.records()
             for at in range(0, len(records), most):
                 texts = records[at : at + most]
-                yield _chunk(shard, number, texts)
+                yield plain_chunk(Partition(shard.name, 0), np.arange(number, number + len(texts)), texts)
                 number += len(texts)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{shard.path} cannot be read: {error}; leave it out, or make it again") from error
 
 
-def _chunk(shard: CountedShard, start: int, texts: Sequence[bytes]) -> Chunk:
+def plain_chunk(partition: Partition, offsets: Int64s, values: Sequence[bytes | None]) -> Chunk:
+    """Return a chunk of values that lie at these offsets and have nothing else."""
     return Chunk(
-        partition=Partition(shard.name, 0),
+        partition=partition,
         incarnation=0,
-        start=start,
-        end=start + len(texts),
-        offsets=np.arange(start, start + len(texts)),
-        timestamps=np.zeros(len(texts), np.int64),
+        start=int(offsets[0]) if len(offsets) else 0,
+        end=int(offsets[-1]) + 1 if len(offsets) else 0,
+        offsets=offsets,
+        timestamps=np.zeros(len(values), np.int64),
         keys=(),
-        values=texts,
+        values=values,
         headers=(),
         nbytes=0,
         fetched_at=0.0,

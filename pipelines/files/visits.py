@@ -146,20 +146,17 @@ class Visits:
         lacking = {}
         visited = 0
         for place, shard in enumerate(self._shards):
-            found = self._distinct(place, refused(place) - shard.first)
+            left_out = refused(place) - shard.first
+            if place in self._complete:
+                found = shard.rows
+            elif place not in self._counts:
+                found = len(left_out)
+            else:
+                seen = self._counts[place] > 0
+                seen[left_out] = True
+                found = int(np.count_nonzero(seen))
             visited += found
             if found != shard.rows:
                 lacking[shard.name] = shard.rows - found
         twice = self._twice + sum(int(np.maximum(counts, 1).sum()) - len(counts) for counts in self._counts.values())
         return Visited(rows=sum(shard.rows for shard in self._shards), visited=visited, twice=twice, lacking=lacking)
-
-    def _distinct(self, place: int, refused: Int64s) -> int:
-        """Return how many rows of a shard were visited or refused."""
-        if place in self._complete:
-            return self._shards[place].rows
-        counts = self._counts.get(place)
-        if counts is None:
-            return len(refused)
-        seen = counts > 0
-        seen[refused] = True
-        return int(np.count_nonzero(seen))

@@ -156,7 +156,22 @@ def make_dataset(
     Where the bypass takes a block, an element without rows goes through the dataset in its place.
     """
     spec = block_spec(schema, options.batch_size)
-    elements = _generator(feed, spec.rows, bypass or Bypass())
+    empty = tf.nest.map_structure(
+        lambda column: np.empty((0, *column.shape[1:]), column.dtype.as_numpy_dtype), spec.rows
+    )
+    aside = bypass or Bypass()
+
+    def elements() -> Iterator[Element]:
+        # TensorFlow returns freed memory to the kernel from the first `from_generator` on ("Memory patch applied").
+        keep_freed_memory()
+        for item in feed:
+            if isinstance(item, Tick):
+                yield Element(TICK, empty)
+            elif aside.takes(item):
+                yield Element(item.facts.number, empty)
+            else:
+                yield Element(item.facts.number, item.rows)
+
     prepare = preparation(preprocess, spec.rows, options.batch_size)
     dataset = tf.data.Dataset.from_generator(elements, output_signature=spec)
     dataset = dataset.map(
@@ -174,23 +189,6 @@ def make_dataset(
     # A shard would split the first axis, the batches of a block; each replica takes its rows of every batch instead.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(options.prefetch).with_options(settings)
-
-
-def _generator(feed: BlockFeed, spec: Rows, bypass: Bypass) -> Callable[[], Iterator[Element]]:
-    empty = tf.nest.map_structure(lambda column: np.empty((0, *column.shape[1:]), column.dtype.as_numpy_dtype), spec)
-
-    def elements() -> Iterator[Element]:
-        # TensorFlow returns freed memory to the kernel from the first `from_generator` on ("Memory patch applied").
-        keep_freed_memory()
-        for item in feed:
-            if isinstance(item, Tick):
-                yield Element(TICK, empty)
-            elif bypass.takes(item):
-                yield Element(item.facts.number, empty)
-            else:
-                yield Element(item.facts.number, item.rows)
-
-    return elements
 
 
 def preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> Callable[[Rows], Rows]:

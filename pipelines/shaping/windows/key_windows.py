@@ -38,12 +38,9 @@ def numbered(column: Column) -> tuple[list[Key], Int64s]:
         return keys, numbers[which]
     texts: list[bytes] = column.tolist()
     places = dict(zip(dict.fromkeys(texts), range(len(texts)), strict=False))
-    return [_held(text) for text in places], np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
-
-
-def _held(key: bytes) -> bytes:
     # A digest has 64 bytes, and a key that is held as it is has fewer, so they are never taken for each other.
-    return key if len(key) < LONGEST_KEY else blake2b(key).digest()
+    held: list[Key] = [text if len(text) < LONGEST_KEY else blake2b(text).digest() for text in places]
+    return held, np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
 
 
 class KeySlots:
