@@ -81,7 +81,7 @@ def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool
 
 ReadSample = Callable[[], RecordSample | None]
 """Returns a sample of real records, or None where there is none. It may read a file or Kafka, so it is called late."""
-Check = Callable[[Probe], None]
+Check = Callable[[Probe], object]
 """Runs the user's code on a probe, and raises what that raises."""
 Indices = npt.NDArray[np.int64]
 _ENOUGH = 8

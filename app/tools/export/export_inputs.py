@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import partial
 
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import model_file
@@ -87,7 +86,7 @@ def records_to_prove(settings: Settings, manifest: Manifest, served: ServedModel
         return samples.kept()
 
     rows = ProbeRows(served.schema, ROWS, (last, kept))
-    rows.require(partial(_runs, served))
+    rows.require(lambda probe: expected_answers(served, probe))
     if rows.sample is None:
         return ProvenOn(probe=rows.batch(), rows=ROWS, records="made up")
     probe = Probe(features=rows.sample.features, labels=rows.sample.labels)
@@ -110,10 +109,6 @@ def _require_same_code(settings: Settings, manifest: Manifest) -> None:
             f"model.build: {named(file)} is not the file that checkpoint {manifest.number} was "
             f"learnt by (SHA-256 {str(then)[:12]}): bring that one back, or export one that this one has learnt"
         )
-
-
-def _runs(served: ServedModel, probe: Probe) -> None:
-    expected_answers(served, probe)
 
 
 def _last_records(settings: Settings, samples: RecordSamples, manifest: Manifest) -> RecordSample | None:

@@ -41,7 +41,8 @@ def mark_served(root: Path, server: str, versions: Iterable[int], now: float | N
     body = {"format": _FORMAT, "versions": sorted(set(versions)), "until": moment + KEPT_S}
     replace_durably(folder / f"{server}.json", (json.dumps(body) + "\n").encode())
     for path in folder.glob("*.json"):
-        if moment - _until(path) > KEPT_S:
+        # One that cannot be read as a marker never ends, and is left alone.
+        if (body := _read(path)) and moment - _end_of(body) > KEPT_S:
             path.unlink(missing_ok=True)
 
 
@@ -63,12 +64,6 @@ def _versions(path: Path, moment: float) -> set[int]:
     if not isinstance(versions, list) or _end_of(body) < moment:
         return set()
     return {number for number in versions if isinstance(number, int) and not isinstance(number, bool)}
-
-
-def _until(path: Path) -> float:
-    """Return when a marker ends; one that cannot be read as a marker never ends, and is left alone."""
-    body = _read(path)
-    return _end_of(body) if body else math.inf
 
 
 def _end_of(body: dict[str, Any]) -> float:

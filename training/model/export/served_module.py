@@ -75,7 +75,9 @@ class ServedModule(tf.Module):  # type: ignore[misc]  # to mypy TensorFlow's cla
         """Return what `preprocess` makes of raw features, by name."""
         features = self._decoded(raw)
         rows = tf.shape(next(iter(features.values())))[0]
-        labels = {name: tf.repeat(column, rows, axis=0) for name, column in _any_label(self.served.schema).items()}
+        # `preprocess` is given labels, and the export has none: any that the schema allows.
+        label = make_probe(self.served.schema, 1).labels
+        labels = {name: tf.repeat(tf.constant(column), rows, axis=0) for name, column in label.items()}
         # Traced as the dataset traces it; AutoGraph rewrites it and nothing of ours.
         preprocess = None if self.served.preprocess is None else tf.function(self.served.preprocess)
         return flat_preprocess(preprocess, features, labels, tf.ones([rows]))[0]
@@ -84,7 +86,10 @@ class ServedModule(tf.Module):  # type: ignore[misc]  # to mypy TensorFlow's cla
         """Write the SavedModel, with every variable and table that the function reads."""
         concrete = self.answer.get_concrete_function()
         ours = self._tables.values()
-        self._held = _held_by(concrete, chain(ours, _of_model(self.served.model), _of_modules(user_code)))
+        # The user's files hold variables and tables under names of their own.
+        named = chain.from_iterable(vars(module).values() for module in user_code)
+        beside = chain.from_iterable(map(_leaves, named))
+        self._held = _held_by(concrete, chain(ours, _of_model(self.served.model), beside))
         tf.saved_model.save(self, str(folder), signatures={SIGNATURE: concrete})
 
     def inputs(self) -> dict[str, dict[str, Any]]:
@@ -201,11 +206,6 @@ def _table(field: Field) -> Any:
     return tf.lookup.StaticHashTable(pairs, default_value=-1)
 
 
-def _any_label(schema: Schema) -> dict[str, Any]:
-    """Return a row of labels that the schema allows: `preprocess` is given some, and the export has none."""
-    return {name: tf.constant(column) for name, column in make_probe(schema, 1).labels.items()}
-
-
 def _described(field: Field) -> dict[str, Any]:
     about: dict[str, Any] = {
         "dtype": "string" if field.classes is not None else field.dtype,
@@ -241,12 +241,6 @@ def _of_model(model: Any) -> Iterator[Any]:
     for layer in layers_of(model):
         for value in vars(layer).values():
             yield from _leaves(value)
-
-
-def _of_modules(modules: Sequence[ModuleType]) -> Iterator[Any]:
-    """Yield what the user's files hold under names of their own."""
-    for value in chain.from_iterable(vars(module).values() for module in modules):
-        yield from _leaves(value)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ cannot be added up.
 Runs while the model is examined, and leaves its state as it was.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -94,7 +94,8 @@ def draws_by_seed(learner: Learner) -> list[Finding]:
     rows = learner.rows_of(learner.probe())
     one, other = (tf.function(Augmentation(augment, traced_as=converted(augment)), autograph=False) for _ in range(2))
     first = _augmented(one, rows, 1)
-    if bad := [name for name, column in first.items() if not _finite(column) and _finite(_given(rows)[name])]:
+    given = _named(rows.features, rows.labels, rows.weights)
+    if bad := [name for name, column in first.items() if not _finite(column) and _finite(given[name])]:
         return [Finding(claim=BY_SEED, holds=False, detail=f"{bad[0]} is NaN or infinity where it went in finite")]
     if not all(_equal(first, _augmented(function, rows, 1)) for function in (one, other)):
         text = (
@@ -109,10 +110,6 @@ def draws_by_seed(learner: Learner) -> list[Finding]:
 def _augmented(function: Any, rows: Rows, seed: int) -> dict[str, Any]:
     columns = tf.nest.map_structure(lambda column: column[0], (rows.features, rows.labels, rows.weights))
     return _named(*function(*columns, tf.constant([seed, 0], tf.int64)))
-
-
-def _given(rows: Rows) -> dict[str, Any]:
-    return _named(rows.features, rows.labels, rows.weights)
 
 
 def _named(features: Any, labels: Any, weights: Any) -> dict[str, Any]:
@@ -150,7 +147,7 @@ def states_add_up(learner: Learner) -> list[Finding]:
         if compared is None:
             text = "the model gives NaN or infinity on made-up rows; its own records will show"
             return [Finding(claim=ADDS_UP, holds=None, detail=text)]
-        wrong = {name for name, apart, together in compared if not _sums_alike(apart, together)}
+        wrong = {name for name, *states in compared if not all(map(_close, *states))}
         detail = (
             "keeps a maximum, a mean or the last value, which cannot be added up over calls: keep sums and counts, "
             "and compute the value in result()"
@@ -186,10 +183,6 @@ def _states(learner: Learner) -> list[tuple[str, list[State], list[State]]] | No
         apart = [first.states[place] + second.states[place] for place in places]
         compared.append((name, apart, [both.states[place] for place in places]))
     return compared
-
-
-def _sums_alike(apart: Sequence[State], together: Sequence[State]) -> bool:
-    return all(_close(a, b) for a, b in zip(apart, together, strict=True))
 
 
 def _close(apart: Any, together: Any) -> bool:

@@ -60,7 +60,8 @@ class ModelProof:
         self._trials = ProofTrials(learner)
         kept = {id(variable) for variable in learner.model.non_trainable_variables}
         self._learnt = {key for key, variable in self._trials.kept.variables.items() if id(variable) not in kept}
-        self._rounding = _COARSE_ROUNDING if _is_coarse(learner.model) else _ROUNDING
+        in_16_bits = {"bfloat16", "float16"} & {getattr(each, "compute_dtype", "") for each in layers_of(learner.model)}
+        self._rounding = _COARSE_ROUNDING if in_16_bits else _ROUNDING
         self._probe = self._finite_probe()
 
     def findings(self) -> list[Finding]:
@@ -383,8 +384,3 @@ def _of_present_rows(place: str) -> str:
         f"{place} is not the sum of what the rows pull by themselves, as if the loss were a mean over present rows: "
         "use the default reduction, sum_over_batch_size, or divide by the number of all rows of the batch"
     )
-
-
-def _is_coarse(model: Any) -> bool:
-    """Return whether some layer computes in 16 bits."""
-    return any(getattr(layer, "compute_dtype", None) in {"bfloat16", "float16"} for layer in layers_of(model))

@@ -135,7 +135,11 @@ class ProofTrials:
         rows = rows._replace(weights=rows.weights * weight)
         with self.kept.undone():
             step = self._learner.call.record(rows if size is None else _resized(rows, size))
-            moved = {key: np.array(read(v)) - self.kept.values[key] for key, v in self.kept.changed() if _is_float(v)}
+            moved = {
+                key: np.array(read(variable)) - self.kept.values[key]
+                for key, variable in self.kept.changed()
+                if tf.as_dtype(variable.dtype).is_floating
+            }
         direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if key in moved}
         gradients = {_place(*place): gradient for place, gradient in step.gradients.items()}
         return RecordedBatch(
@@ -160,7 +164,3 @@ def _resized(rows: Rows, size: int) -> Rows:
 def _place(update: int, optimizer: str, variable: str) -> str:
     by = "" if optimizer == "optimizer" else f" for {optimizer}"
     return f"the gradient of {variable}{by}" + (f" in update {update + 1}" if update else "")
-
-
-def _is_float(variable: Any) -> bool:
-    return bool(tf.as_dtype(variable.dtype).is_floating)

@@ -44,7 +44,7 @@ def mixes_rows(learner: Learner, kept: KeptState, tolerance: float) -> bool:
 
 def calmest_first(learner: Learner, probe: Probe) -> npt.NDArray[np.int64]:
     """Return the probe's rows, those that are extreme in some number that the model is given last."""
-    size, count = learner.options.batch_size, _rows(probe)
+    size, count = learner.options.batch_size, len(next(iter(probe.features.values())))
     # A batch at a time, as `preprocess` is made for such; it may make the numbers of texts.
     chunks = [np.arange(at, min(at + size, count)) for at in range(0, count, size)][:_MOST_CHUNKS]
     scores = np.zeros(count)
@@ -110,7 +110,3 @@ def _numbers(learner: Learner, probe: Probe, rows: int) -> Sequence[Any]:
     return [
         np.nan_to_num(np.asarray(tf.cast(column[0][:rows], tf.float64)), posinf=0.0, neginf=0.0) for column in columns
     ]
-
-
-def _rows(probe: Probe) -> int:
-    return len(next(iter(probe.features.values())))

@@ -106,16 +106,14 @@ def divides_by(graph: Any, sizes: Iterable[float]) -> bool:
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     for node in nodes:
         tensor = node.attr["value"].tensor if node.op == "Const" else None
-        if tensor is None or tensor.tensor_shape.dim or not _is_number(tf.as_dtype(tensor.dtype)):
+        if tensor is None or tensor.tensor_shape.dim:
+            continue
+        if not ((dtype := tf.as_dtype(tensor.dtype)).is_floating or dtype.is_integer):
             continue
         value = float(np.real(tf.make_ndarray(tensor)))
         if any(np.isclose(value, size, rtol=1e-6) for size in wanted):
             return True
     return False
-
-
-def _is_number(dtype: Any) -> bool:
-    return bool(dtype.is_floating or dtype.is_integer)
 
 
 def _minus(pull: Pull, other: Pull | None) -> Pull:

@@ -184,13 +184,13 @@ def where_raised(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_relative_to(path.parent):
         return f"{type(error).__name__}: {error.msg} ({_line(Path(error.filename), error.lineno, path)})"
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    lines = [(file, line) for file, line in frames if _is_users(file, path)]
+    # The model's own file, or one that stands beside it and is not installed there.
+    lines = [
+        (file, line)
+        for file, line in frames
+        if file == path or (file.is_relative_to(path.parent) and is_users(str(file)))
+    ]
     return f"{gist(error)} ({_line(*lines[-1], path)})" if lines else gist(error)
-
-
-def _is_users(file: Path, path: Path) -> bool:
-    """Return whether a file is the model's, or stands beside it and is not installed there."""
-    return file == path or (file.is_relative_to(path.parent) and is_users(str(file)))
 
 
 def _line(file: Path, line: int | None, path: Path) -> str:
