@@ -2,7 +2,8 @@
 
 A part reports a frozen dataclass below `PartFigures`. The text under a field says what it is; an annotation names its
 metric, and says which value is bad. `/status`, `/metrics`, `docs/metrics.md` and the page loop over the fields. The
-figures of a capability stand in the `figures.py` of its room, where the app finds them: nothing else names them.
+figures of a capability stand in the `figures.py` of its room, where the app finds them. It shows those that a part of
+the service, or of the trainer's state, returns from `figures()`.
 """
 
 import ast

@@ -26,7 +26,7 @@ from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowStates
+from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowShaper
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block, Rows
 from millrace.pipelines.stream.decode import decode_chunk
@@ -113,7 +113,7 @@ def chunk(values: Sequence[bytes], first: int) -> Chunk:
 
 def blocks(chunks: Sequence[Chunk], learner: Learner, layout: WindowLayout | None) -> Iterator[Block]:
     """Yield the blocks of all records; each is settled when the next one is asked for."""
-    decoder, states = make_decoder("json", SCHEMA), None if layout is None else WindowStates(layout)
+    decoder, states = make_decoder("json", SCHEMA), None if layout is None else WindowShaper(layout)
     shape = None if states is None else states.open(1, {PARTITION: 0})
     options = AssembleOptions(batch_size=BATCH, batches_per_call=BATCHES)
     assembler = Assembler(learner.options.schema, options, [PARTITION], 1, shape=shape)

@@ -45,7 +45,7 @@ class ThinningSettings(ShapingSection):
         """Whether the settings ask for it."""
         return self.share is not None
 
-    def shaper(self, schema: Schema) -> "Thinner | None":
+    def shaper(self, schema: Schema) -> "ThinningShaper | None":
         """Return what leaves records out; ConfigError if there is no such key."""
         if self.share is None:
             return None
@@ -57,7 +57,7 @@ class ThinningSettings(ShapingSection):
                 f"thinning.by: {self.by!r} is {known[self.by].dtype}{list(known[self.by].shape) or ''}, and a key is "
                 "one whole number, or a text"
             )
-        return Thinner(self.share, self.by)
+        return ThinningShaper(self.share, self.by)
 
     def without_effect(self) -> str | None:
         """Return a warning of a key by which nothing is chosen."""
@@ -79,7 +79,7 @@ class _Nothing:
         return _Nothing()
 
 
-class Thinner(FollowedShaper[_Nothing]):
+class ThinningShaper(FollowedShaper[_Nothing]):
     """Leaves all records out but a share of them."""
 
     name = setting = NAME

@@ -18,7 +18,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping import BalanceSettings
 from millrace.pipelines.shaping.balance import balance
-from millrace.pipelines.shaping.balance.balance import LEFT_OUT, ResampleStates
+from millrace.pipelines.shaping.balance.balance import LEFT_OUT, ResampleShaper
 from millrace.pipelines.stream import offset_mix
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.pipelines.stream.decode import Decoded
@@ -97,7 +97,7 @@ def test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop(seed: int) -> Non
     found: dict[Partition, dict[int, float]] = {partition: {} for partition in PARTITIONS}
     settled, saved = dict.fromkeys(PARTITIONS, 0), None
     while min(settled.values()) < end:
-        states = ResampleStates(RARE, SCHEMA)
+        states = ResampleShaper(RARE, SCHEMA)
         if saved is not None:
             states.load({}, json.loads(json.dumps(saved)))
         shape, read = states.open(1, settled), dict(settled)
@@ -127,7 +127,7 @@ def test_what_is_kept_has_the_shares_of_the_target_and_its_weights_tell_the_stre
     labels = (random.random(200_000) < 1 / 200).astype(np.int32)
     offsets = np.arange(len(labels))
     chunk = decoded(PARTITIONS[0], 0, len(labels), offsets.tolist(), labels.tolist())
-    rows, left_out = ResampleStates(RARE, SCHEMA).open(1, {PARTITIONS[0]: 0})(chunk)
+    rows, left_out = ResampleShaper(RARE, SCHEMA).open(1, {PARTITIONS[0]: 0})(chunk)
     late = rows.offsets > 20_000  # by then the shares are known
     kept: Any = rows.labels["y"][late]
     weights = rows.weights

@@ -21,7 +21,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping.windows.key_windows import KeyWindows
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from millrace.pipelines.shaping.windows.windows import NAME, WindowSettings, WindowStates, taken_of, texts_cut
+from millrace.pipelines.shaping.windows.windows import NAME, WindowSettings, WindowShaper, taken_of, texts_cut
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
 from millrace.pipelines.stream.decode import Decoded, Refused
@@ -176,7 +176,7 @@ def settled_once(logged: Log, account: PartitionAccount, rows: int) -> bool:
     return (account.learnt, account.skipped.get(NAME, 0)) == (rows, records - rows)
 
 
-def written(states: WindowStates) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+def written(states: WindowShaper) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Return the arrays as they are read again, the facts, and the very bytes."""
     arrays, facts = states.saved()
     raw = b"".join(bytes(piece) for piece in encode(NAME, arrays))
@@ -194,7 +194,7 @@ def at_once(logs: dict[Partition, Log], positions: dict[Partition, int], layout:
             state.take(taken.rows(at, at + 1))
             assert state.nbytes <= layout.options.max_bytes
         found[partition] = (end, state)
-    whole = WindowStates(layout)
+    whole = WindowShaper(layout)
     whole._followed.replace(found)
     return written(whole)[1:]
 
@@ -232,7 +232,7 @@ def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, ki
         ledger.restore(books)
         ledger.raise_incarnation(life)
         incarnation = ledger.begin_incarnation()
-        states = WindowStates(layout)
+        states = WindowShaper(layout)
         if saved is not None:
             states.load(*saved[:2])
         found = {at: row for at, row in found.items() if at[1] < kept[at[0]]}

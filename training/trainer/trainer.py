@@ -10,7 +10,7 @@ Owns the learner, the ledger and the parts of a checkpoint while it runs, on the
 5. Take the next block; wait for one no longer than a tick of the stream, so that commands are obeyed on an idle topic.
 6. Learn the block in one call, all or nothing. No other thread sees a state inside of a call.
 7. Settle the block in the ledger. Only now its records count as learnt or set aside.
-8. Report to the meter.
+8. Report to the meter. (6) to (8) stand in `learning.py`.
 
 The trainer ends with a last checkpoint when the stream ends or it is asked to stop, and without one by an error. If
 (5) or (6) raises because of a block, the state in memory is not used again: the trainer restores the newest durable

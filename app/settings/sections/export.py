@@ -17,7 +17,7 @@ OnlyIf = Annotated[
     WithJsonSchema({"type": "string", "examples": ["auc >= 0.30", "staleness < 5m", "records > 100_000"]}),
 ]
 
-Format = Annotated[str | UserClass, *named_or_class(WRITERS, "saved_model, onnx or ./coreml.py:CoreML")]
+WriterName = Annotated[str | UserClass, *named_or_class(WRITERS, "saved_model, onnx or ./coreml.py:CoreML")]
 
 
 class ExportSettings(Section):
@@ -57,7 +57,7 @@ class ExportSettings(Section):
     keep: Count = Field(
         5, ge=1, description="The number of newest versions that stay, beside the versions that are served."
     )
-    formats: tuple[Format, ...] = Field(
+    formats: tuple[WriterName, ...] = Field(
         (SAVED_MODEL,),
         min_length=1,
         description="The formats of a version: a TensorFlow SavedModel; with onnx also `model.onnx`, if all features "

@@ -98,7 +98,7 @@ def _clauses(was: FieldFit, fit: FieldFit, *, first: bool) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The verdict on one record that could not be decoded. It names a field, never a value."""
+    """The verdict on a record that could not be decoded, and is set aside. It names a field, never a value."""
 
     index: int
     """The index of the record in the values that were passed in."""

@@ -103,10 +103,10 @@ class BalanceSettings(ShapingSection):
         # Where there is one label, the model is given it without its name.
         return self.model_copy(update={"by": LABEL}) if [self.by] == [one.name for one in schema.labels] else self
 
-    def shaper(self, schema: Schema) -> "ResampleStates | None":
+    def shaper(self, schema: Schema) -> "ResampleShaper | None":
         """Return what shapes such rows; ConfigError if the settings do not fit them."""
         balance = self.for_rows(schema)
-        return None if balance is None or balance.how == "weight" else ResampleStates(balance, schema)
+        return None if balance is None or balance.how == "weight" else ResampleShaper(balance, schema)
 
 
 class Sample(NamedTuple):
@@ -180,7 +180,7 @@ class ClassSampler:
         self.seen = self.seen + np.bincount(classes, minlength=len(self.seen) + 1)[: len(self.seen)]
 
 
-class ResampleStates(FollowedShaper[ClassSampler]):
+class ResampleShaper(FollowedShaper[ClassSampler]):
     """Leaves records out by how often each class came, which is followed as blocks are settled."""
 
     name = NAME

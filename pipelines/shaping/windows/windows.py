@@ -39,10 +39,10 @@ class WindowSettings(WindowOptions):
         """Return the schema of rows with sequences."""
         return WindowLayout(schema, self).shaped if self.used else schema
 
-    def shaper(self, schema: Schema) -> "WindowStates | None":
+    def shaper(self, schema: Schema) -> "WindowShaper | None":
         """Return what shapes such rows; ConfigError if the settings do not fit them."""
         if self.used:
-            return WindowStates(WindowLayout(schema, self))
+            return WindowShaper(WindowLayout(schema, self))
         if any(field.ahead for field in schema.labels):
             raise ConfigError("windows: a label is ahead of its records, which needs windows.length; write 1 or more")
         return None
@@ -59,7 +59,7 @@ class WindowSettings(WindowOptions):
         )
 
 
-class WindowStates(FollowedShaper[KeyWindows]):
+class WindowShaper(FollowedShaper[KeyWindows]):
     """Makes rows with the sequence of their key's last records, which are followed as blocks are settled."""
 
     name = NAME

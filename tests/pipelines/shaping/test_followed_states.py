@@ -10,7 +10,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping.followed_states import FollowedStates, Taken
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowStates
+from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowShaper
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 
 HERE = Partition("clicks", 0)
@@ -74,7 +74,7 @@ def test_a_state_goes_on_where_it_ends_or_its_topic_was_created_again() -> None:
 
 def test_of_other_windows_or_none_nothing_is_taken_over_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     schema = Schema(features=(Field(name="x", source="x", dtype="float32"),))
-    five, six = (WindowStates(WindowLayout(schema, WindowSettings(length=length))) for length in (5, 6))
+    five, six = (WindowShaper(WindowLayout(schema, WindowSettings(length=length))) for length in (5, 6))
     five.open(1, {HERE: 0})
     six.load(*five.saved())
     assert six.saved()[1]["partitions"] == {}

@@ -8,10 +8,10 @@ import pytest
 
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping import BalanceSettings
-from millrace.pipelines.shaping.balance.balance import ResampleStates
+from millrace.pipelines.shaping.balance.balance import ResampleShaper
 from millrace.pipelines.shaping.shaper import Shaper, open_shapers
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowStates
+from millrace.pipelines.shaping.windows.windows import WindowSettings, WindowShaper
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import NotOneStateError
@@ -26,7 +26,7 @@ CLASSES = BalanceSettings(target={"0": 0.1, "1": 0.5, "2": 0.4}, by="user", how=
 
 
 def new() -> list[Shaper]:
-    return [WindowStates(LAYOUT), ResampleStates(CLASSES, LAYOUT.shaped)]
+    return [WindowShaper(LAYOUT), ResampleShaper(CLASSES, LAYOUT.shaped)]
 
 
 def ledger_at(end: int) -> PartState:
