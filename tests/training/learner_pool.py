@@ -126,7 +126,8 @@ def _attributes(learner: Learner) -> dict[Place, Any]:
 
 
 def _ours(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    if id(value) in seen or not hasattr(value, "__dict__") or not type(value).__module__.startswith("training."):
+    ours = type(value).__module__.startswith("millrace.training.")
+    if id(value) in seen or not hasattr(value, "__dict__") or not ours:
         return
     seen[id(value)] = value
     if isinstance(value, threading.local):  # holds what is being traced, and nothing between two tracings

@@ -198,6 +198,7 @@ def priority() -> tuple[int, str]:
     return os.getpriority(os.PRIO_PROCESS, 0), AUTOGROUP.read_text() if AUTOGROUP.exists() else ""
 
 
+@pytest.mark.slow
 def test_ten_exports_leave_the_priority_of_the_trainer_and_its_session(tmp_path: Path) -> None:
     from millrace.app.tools.child_process.die_with_parent import dying_with_parent
     from millrace.app.tools.export.child_process import ExportProcess

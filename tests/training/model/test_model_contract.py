@@ -220,7 +220,7 @@ ADVICE = {
         ),
         "the learning rate falls from 0.01 to 0",
     ),
-    "our own modules": (broken("import keras\n", "import keras\nimport training\n"), "it imports training"),
+    "our own modules": (broken("import keras\n", "import keras\nimport millrace\n"), "it imports millrace"),
     "random numbers in preprocess": (
         GOOD + PREPROCESS + "return {**features, 'price': features['price'] * tf.random.uniform([])}, label, weight",
         "not shown that a record weighs the same everywhere: preprocess",
