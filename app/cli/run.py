@@ -40,7 +40,7 @@ def run(
         from millrace.app.settings import load
         from millrace.app.settings.environment import require_tensorflow_backend
         from millrace.consumers.kafka.positions import parse_until
-        from millrace.training.model.export.writers import require_all
+        from millrace.training.model.export.writers import require_found
         from millrace.training.model.setup.model_file import require_file
 
         require_tensorflow_backend()
@@ -49,7 +49,7 @@ def run(
         loaded = load(config)
         require_file(loaded.settings.model.build.file)
         if loaded.settings.export.every is not None:
-            require_all(loaded.settings.export.writers.values())
+            require_found(loaded.settings.export.writers.values())
         end = None if until is None else parse_until(until)
         from millrace.app.service.logs import configure
         from millrace.app.service.native_log import load_tensorflow

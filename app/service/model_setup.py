@@ -128,7 +128,7 @@ def live_metrics_of(learner: Learner, settings: Settings) -> LiveMetrics:
 def detectors_of(learner: Learner, settings: Settings, report: ReportEvent = ignore_event) -> Detectors | None:
     """Return what watches this model's scores; None if the settings name nothing. Raises ModelError."""
     places = settings.training.detector_places
-    return Detectors(places, learner.call.metrics.results, report) if places else None
+    return Detectors(places, learner.call.metrics.results_or_nan, report) if places else None
 
 
 def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:

@@ -45,7 +45,10 @@ def _name(text: str) -> str:
 
 
 class Settings(Section):
-    """Everything that a config file says. Made by `load`; alone it reads neither file nor environment."""
+    """Everything that a config file says. Made by `load`; alone it reads neither file nor environment.
+
+    A section stands in `sections/`, or beside the code that it is for, as those of shaping, formats and gates.
+    """
 
     name: Annotated[str, AfterValidator(_name)] = Field(
         description="The name of this model. The group id, the checkpoint folder and the metric label derive from it.",

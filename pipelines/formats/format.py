@@ -1,7 +1,9 @@
 """What the rest of the program asks of a format of records: what it may hold, its decoder, a draft, made-up records.
 
-Each format is one object, in the folder of its name; `millrace.pipelines.formats` has the table of them. A format
-imports what decodes and what drafts only when it is asked to: that a config file names a format loads no parser.
+Each format is one object, in the folder of its name (raw, text and bytes share `plain`; `image` is of fields, and no
+format); `millrace.pipelines.formats` has the table of them. Settings of its own are its `section`, and a field of
+`RecordsSettings`. A format imports what decodes and what drafts only when it is asked to: that a config file names a
+format loads no parser.
 """
 
 from abc import ABC, abstractmethod

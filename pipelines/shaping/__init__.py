@@ -13,8 +13,10 @@ from millrace.pipelines.shaping.options import ReservoirSettings
 from millrace.pipelines.shaping.shaper import ShapingSection
 from millrace.pipelines.shaping.thinning import ThinningSettings
 from millrace.pipelines.shaping.windows.windows import WindowSettings
+from millrace.pipelines.stream.offset_counts import skip_under
 
-# What is thinned out costs nothing more. Then sequences, so that they hold the records that balancing leaves out.
+# Each has a field of its name in app/settings/root.py, too. What is thinned out costs nothing more. Then sequences, so
+# that they hold the records that balancing leaves out.
 SHAPINGS: Mapping[str, type[ShapingSection]] = {
     "thinning": ThinningSettings,
     "windows": WindowSettings,
@@ -23,6 +25,7 @@ SHAPINGS: Mapping[str, type[ShapingSection]] = {
 }
 LEFT_OUT_BY_SHAPING = frozenset(name for name, kind in SHAPINGS.items() if kind.of_rows)
 """The settings that may leave records out of what is learnt, which are then skipped under these names."""
+skip_under(LEFT_OUT_BY_SHAPING)
 OTHER_COLUMNS = tuple(name for name, kind in SHAPINGS.items() if kind.other_columns)
 """The settings by which rows have other columns than the records that they are made of."""
 

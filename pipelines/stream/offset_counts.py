@@ -4,7 +4,7 @@ Owns the law of conservation: every offset of a range is learnt, set aside, skip
 these. A slice, a block's span, a partition's account and a process' totals all count by it. Pure; runs anywhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,12 +13,17 @@ from millrace.consumers.reasons import Reason
 K = TypeVar("K", bound=str)
 
 
-def by_shaping(name: str) -> bool:
-    """Return whether offsets are skipped under the name of a section of the settings, as `windows`, and by no command.
+_shapings: set[str] = set()
 
-    A command's name has a dash in it, as `rewind-17`.
-    """
-    return name.isidentifier()
+
+def skip_under(names: Iterable[str]) -> None:
+    """Let offsets be skipped under the names of sections of the settings, as `windows`: the kinds of shaping say so."""
+    _shapings.update(names)
+
+
+def by_shaping(name: str) -> bool:
+    """Return whether offsets are skipped under this name by a kind of shaping, and by no command, as `rewind-17`."""
+    return name in _shapings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +33,9 @@ class OffsetCounts:
     learnt: int = 0
     """Records that a training step has used, or is about to."""
     set_aside: Mapping[Reason, int] = field(default_factory=dict)
-    """Records that could not be learnt, by reason."""
+    """Records that could not be learnt, by reason: refused by a decoder, or found as culprits by a trainer."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Offsets that a command cut out of history, by the command's name, or that shaping leaves out, by its setting."""
+    """Offsets that a command cuts out of history, by the command's name, or that shaping leaves out, by its setting."""
     gaps: int = 0
     """Offsets at which Kafka holds no record: compacted, aborted, control records."""
     lost: int = 0

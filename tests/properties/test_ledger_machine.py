@@ -84,7 +84,7 @@ WRONGS: dict[str, Callable[[Span], list[Span]]] = {
     "comes in two parts": lambda span: [span, _moved(span, span.end - span.start)],
     "is of a partition that nobody joined": lambda span: [span, replace(span, partition=Partition("other", 0))],
     "skips under an order that nobody gave": lambda span: [
-        replace(span, skipped={**span.skipped, "nobody-7": 1}, gaps=span.gaps - 1, lost=span.lost)
+        replace(span, skipped={**span.skipped, "nobody": 1}, gaps=span.gaps - 1, lost=span.lost)
     ],
 }
 

@@ -243,7 +243,7 @@ class Run:
             clock=options.clock,
             watch=choose_watched(self.learner.call.metrics.directions),
         )
-        results = self.learner.call.metrics.results
+        results = self.learner.call.metrics.results_or_nan
         self.detectors = Detectors(options.detectors, results, self.events.report) if options.detectors else None
         self.saving = Saving(
             self.store,

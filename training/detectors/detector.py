@@ -58,7 +58,7 @@ class Mark:
     text: str
     """What has changed, as a clause: `the mean loss rose from 0.4 to 0.9`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """The same for programs, as JSON values."""
+    """The same for programs: JSON values, under names other than detector, step, records, kind, text and severity."""
 
 
 class Detector(ABC):

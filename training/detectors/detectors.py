@@ -14,7 +14,7 @@ from typing import Any
 
 from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.training.checkpoints.parts import PartState
-from millrace.training.detectors.detector import CallEnd, CallSums, Detector
+from millrace.training.detectors.detector import CallEnd, CallSums, Detector, Mark
 from millrace.training.detectors.figures import DetectorFigures
 from millrace.training.errors import gist
 from millrace.training.model.setup.model_file import load_class
@@ -26,6 +26,10 @@ SETTING = "training.detectors"
 NAME = "detectors"
 DETECTORS: Mapping[str, type[Detector]] = {}
 """Those of ours, by the names that the settings know."""
+_EVENTS_A_CALL = 1
+"""More marks of a detector at one place are counted, and are no events: those would push other events out."""
+_RESERVED = frozenset({"kind", "text", "severity", "detector", "step", "records"})
+"""What an event of a mark has already."""
 
 
 def detector_of(name: str) -> Detector:
@@ -48,7 +52,7 @@ class Detectors:
         results: Callable[[Sequence[State]], Mapping[str, float]],
         report: ReportEvent = ignore_event,
     ) -> None:
-        """`places` says where each is found, by its name; `results` turns a call's metric states into values."""
+        """`places` says where each is, by its name; `results` makes values of a call's metric states, NaN of none."""
         self._results, self._report = results, report
         self._watching = {name: detector_of(place) for name, place in places.items()}
         self._fresh = self._saved()
@@ -62,22 +66,19 @@ class Detectors:
             records=total.records,
             scored=total.scored,
             loss=total.loss,
-            score=lambda: self._results(total.states) if total.records else {},
+            score=lambda: self._results(total.states if total.records else ()),
         )
         at = CallEnd(step=step, records=records, newest_ms=facts.newest_ms, spans=facts.spans)
         for name, detector in [*self._watching.items()]:
             try:
-                found = [(mark.text, dict(mark.facts)) for mark in detector.update(sums, at)]
-            except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+                found = [(str(mark.text), told(mark)) for mark in detector.update(sums, at)]
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code may raise anything
                 self._leave_out(name, error)
                 continue
             self._marks[name] += len(found)
-            for text, more in found:
-                self._report(
-                    EventKind.MARK,
-                    f"{name}: {text}, at step {step:,}.",
-                    **{**more, "detector": name, "step": step, "records": records},
-                )
+            for text, facts_of_it in found[:_EVENTS_A_CALL]:
+                more = {**facts_of_it, "detector": name, "step": step, "records": records}
+                self._report(EventKind.MARK, f"{name}: {text}, at step {step:,}.", **more)
 
     def figures(self) -> Mapping[str, DetectorFigures]:
         """Return how much each has marked."""
@@ -94,11 +95,11 @@ class Detectors:
                 if (text := state.facts.get(name)) is not None:
                     detector.load(json.loads(text))
                     continue
-            except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code may raise anything
                 log.warning("%s: %s does not take its state in the checkpoint: %s", SETTING, name, gist(error))
             try:
                 detector.load(json.loads(self._fresh[name]))
-            except Exception as error:  # noqa: BLE001 - as above
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
                 self._leave_out(name, error)
 
     def _saved(self) -> dict[str, str]:
@@ -106,11 +107,11 @@ class Detectors:
         for name, detector in [*self._watching.items()]:
             try:
                 found[name] = json.dumps(detector.saved())
-            except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's own code may raise anything
                 self._leave_out(name, error)
         return found
 
-    def _leave_out(self, name: str, error: Exception) -> None:
+    def _leave_out(self, name: str, error: BaseException) -> None:
         """Go on without a detector: a defect of what only watches must not stop the training."""
         self._watching.pop(name, None)
         log.error("%s: %s raised, and is left out until the next start", SETTING, name, exc_info=error)
@@ -120,6 +121,14 @@ class Detectors:
             Severity.WARNING,
             detector=name,
         )
+
+
+def told(mark: Mark) -> dict[str, Any]:
+    """Return a mark's facts as an event keeps them; TypeError or ValueError if it cannot, or if a name is taken."""
+    facts: dict[str, Any] = json.loads(json.dumps(dict(mark.facts)))
+    if taken := sorted(_RESERVED & facts.keys()):
+        raise ValueError(f"a mark's facts name {', '.join(taken)}, which its event has already")
+    return facts
 
 
 def remembered(state: Mapping[str, Any]) -> Mapping[str, Any]:

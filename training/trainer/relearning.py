@@ -16,6 +16,7 @@ from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.checkpoints.part_files import digests
 from millrace.training.checkpoints.parts import PartState
+from millrace.training.detectors.detectors import NAME as DETECTORS
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import RebuiltOtherwiseError, StepError
 from millrace.training.history.journal import Segment, ledger_digest
@@ -124,7 +125,9 @@ class Relearning:
             for name, sha in digests({self._learner.witness.name: witness}).items()
             if sha == segment.files.get(name)
         }
-        expected = {**segment.files, "ledger": segment.ledger_sha256}
+        # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
+        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] != DETECTORS}
+        expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.
         return Relearnt(differing=tuple(n for n in sorted(expected) if found.get(n) != expected[n]), parts=parts)
 

@@ -1,5 +1,7 @@
 """The catalogue: every metric, with its kind, its labels, and which value of it is bad.
 
+Those of a part stand in the `figures.py` of its room, and are found there; here are the others.
+
 Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` if it only ever grows.
 Every series bears the label `model`, the config's name, beside those that stand here. `docs/metrics.md` is made
 from it, alerts and boards may use nothing else.
@@ -74,7 +76,8 @@ _RECORDS = (
     ),
     counter(
         "records_skipped",
-        "Records that were skipped by a command, or that `windows` or `balance` left out. Bad: it grows without these.",
+        "Records that were skipped by a command, or that `thinning`, `windows` or `balance` left out. Bad: it grows "
+        "without these.",
     ),
     counter(
         "records_truncated",

@@ -202,8 +202,10 @@ def run_when_idle(pid: int) -> bool:
     """
     if not hasattr(os, "SCHED_IDLE"):
         return False
-    with suppress(ProcessLookupError):
+    try:
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:  # the child has ended, or the sandbox forbids the call
+        return False
     return True
 
 

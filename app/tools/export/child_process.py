@@ -123,7 +123,7 @@ def _reason(errors: str, code: int) -> str:
 
 
 PROOF_S = 300.0
-_LONGEST = 400
+_LONGEST_OF_A_PROOF = 400
 """Characters of another program's words."""
 
 
@@ -157,6 +157,6 @@ def run_module(
         raise ExportRefusedError(f"a fresh process could not {what} within {within_s:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1].strip()[:_LONGEST] if lines else f"it ended by {done.returncode}"
+        why = lines[-1].strip()[:_LONGEST_OF_A_PROOF] if lines else f"it ended by {done.returncode}"
         raise ExportRefusedError(f"a fresh process cannot {what}: {why}{way_out and f'; {way_out}'}")
     return done.stdout

@@ -158,18 +158,20 @@ def _write_and_prove(
 ) -> ExportDraft:
     module = ServedModule(served)
     model = WritableModel(module=module, user_code=user_modules(), run=run_module)
-    # The SavedModel first: converters read it, and its proof shows that what goes in is the same.
-    writer_of(SAVED_MODEL).write(model, written)  # (3)
+    writers = {name: writer_of(place) for name, place in {SAVED_MODEL: SAVED_MODEL, **settings.export.writers}.items()}
+    # The SavedModel first: converters read it, and its proof shows that what goes in is the same. All are written
+    # before any is proven, so that what one writer does to another's files is seen.
+    writers[SAVED_MODEL].write(model, written)  # (3)
+    for name, writer in writers.items():
+        if name != SAVED_MODEL:
+            _write(writer, name, model, written)  # (3)
     write_exported_records(settings, written)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     answers = expected_answers(served, proven_on.probe)
     raw = raw_columns(served.schema, proven_on.probe.features)
     proofs: dict[str, ExportProof] = {}
-    for name, place in {SAVED_MODEL: SAVED_MODEL, **settings.export.writers}.items():
-        writer = writer_of(place)
-        if name != SAVED_MODEL:
-            _write(writer, name, model, written)  # (3)
-        (theirs,) = answers_of(place, writer, [raw], written)  # (4)
+    for name, writer in writers.items():
+        (theirs,) = answers_of(settings.export.writers.get(name, name), writer, [raw], written)  # (4)
         if found := differing(answers, theirs, writer.rounding):
             output, apart = max(found.items(), key=lambda one: one[1])
             if name == SAVED_MODEL:

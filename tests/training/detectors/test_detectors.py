@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from millrace.app.tools.validate.plugin_checks import detector_checks
@@ -200,6 +201,56 @@ def test_a_detector_that_raises_is_left_out_and_the_others_go_on(places: dict[st
         (EventKind.MARK, "counting"),
     ]
     assert [*detectors.snapshot().facts] == ["counting"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "{'kind': 'rise'}",
+        "{'severity': 'warning'}",
+        "{'step': 1}",
+        "{'loss': __import__('numpy').float32(1)}",
+        "{'when': object()}",
+    ],
+)
+def test_facts_of_a_mark_that_an_event_cannot_keep_leave_the_detector_out(facts: str, tmp_path: Path) -> None:
+    text = COUNTING.replace('{"worst": self.worst, "accuracy": accuracy}', facts)
+    (tmp_path / "counting.py").write_text(text)
+    events = Events()
+    called(Detectors({"counting": f"{tmp_path / 'counting.py'}:Counting"}, score, events.report), 7)
+    assert [event.kind for event in events.since()] == [EventKind.DETECTOR_FAILED]
+
+
+def test_a_detector_that_marks_twice_in_a_call_is_counted_twice_and_fills_no_list(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING.replace("return [Mark(", "return 9 * [Mark("))
+    events = Events()
+    detectors = Detectors({"counting": f"{tmp_path / 'counting.py'}:Counting"}, score, events.report)
+    called(detectors, 3)
+    assert len(events.since()) == 1
+    assert detectors.figures()["counting"].marks == 9
+
+
+def test_a_detector_that_exits_is_left_out_and_the_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "raising.py").write_text(RAISING.replace('ValueError("not today")', "SystemExit(3)"))
+    events = Events()
+    called(Detectors({"raising": f"{tmp_path / 'raising.py'}:Raising"}, score, events.report), 2)
+    assert [event.kind for event in events.since()] == [EventKind.DETECTOR_FAILED]
+
+
+def test_a_call_that_has_scored_nothing_has_each_metric_as_nan(places: dict[str, str]) -> None:
+    events, asked = Events(), []
+
+    def results(states: Sequence[Any]) -> dict[str, float]:
+        asked.append(states)
+        return score(states)
+
+    facts = BlockFacts(
+        number=1, incarnation=1, spans=(), batches=1, rows=1, seed=0, fetched_at=0.0, oldest_ms=0, newest_ms=0
+    )
+    detectors = Detectors({"counting": places["counting"]}, results, events.report)
+    detectors.called([Sums(records=0, states=[np.array(3.0)])], facts, 1, 1)
+    assert asked == [()]
+    assert events.since() == []
 
 
 def test_a_state_keeps_every_bit_and_a_checkpoint_without_one_begins_as_built(places: dict[str, str]) -> None:

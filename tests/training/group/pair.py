@@ -9,6 +9,7 @@ of the second member, and with a NaN in a row of the first one.
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,7 @@ def main() -> None:
     }
     out.write_bytes(pickle.dumps(told))
     group.exchange.rows(np.zeros(1, np.int64))  # nobody leaves before all are done
+    time.sleep(1)  # until what was sent last has left: the other may read it still
     os._exit(0)  # the runtime's own end waits for those that have left
 
 

@@ -1,4 +1,4 @@
-"""The finite guard stops NaN and infinity: no such update is ever applied.
+"""The finite guard stops NaN and infinity in updates: no such update is applied. `FiniteLook` finds them in the state.
 
 Wraps the `apply` of each optimizer, so that the model's own `train_step` runs as it is: in the graph, the gradients of
 all replicas (and every loss that the step has computed by `compute_loss` so far) are checked together; where anything

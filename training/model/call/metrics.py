@@ -8,6 +8,7 @@ counted.
 Owns the wrapping of the metrics' `update_state`; its methods with tensors run while a step is being traced.
 """
 
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,6 +126,10 @@ class CompiledMetrics:
             return {}
         values = self.names.values(self._arrays(states))
         return {name: values[name] for name in self.shown()}
+
+    def results_or_nan(self, states: Sequence[State]) -> dict[str, float]:
+        """Return the metrics' values for these sums of states; where there are no sums, NaN for each metric."""
+        return self.results(states) if states else dict.fromkeys(self.shown(), math.nan)
 
     def _arrays(self, states: Sequence[State]) -> dict[str, Any]:
         """Return what each metric makes of these states, as NumPy arrays; raise ModelError where one cannot."""

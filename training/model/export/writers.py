@@ -15,7 +15,7 @@ from millrace.training.model.export.answers import as_text, of_text
 from millrace.training.model.export.export_writer import ExportWriter
 from millrace.training.model.export.onnx import OnnxWriter
 from millrace.training.model.export.saved_model import SavedModelWriter
-from millrace.training.model.setup.model_file import load_class
+from millrace.training.model.setup.model_file import load_class, require_file
 
 SETTING = "export.formats"
 SAVED_MODEL, ONNX = "saved_model", "onnx"
@@ -29,6 +29,18 @@ def writer_of(name: str) -> ExportWriter:
     path, _, class_name = name.rpartition(":")
     found: ExportWriter = load_class(Path(path), class_name, SETTING, ExportWriter)
     return found
+
+
+def require_found(names: Iterable[str]) -> None:
+    """Raise as `require_all` does, but of a class of the user's look only whether its file is there.
+
+    For a process that does not export by itself, as a trainer: the file may load TensorFlow, or anything else.
+    """
+    for name in names:
+        if (known := WRITERS.get(name)) is not None:
+            known.require()
+        else:
+            require_file(Path(name.rpartition(":")[0]), SETTING)
 
 
 def require_all(names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from millrace.training.model.setup.model_code import OURS, ModelCode, model_sha2
 
 MODULE_NAME = "millrace_user_model"
 PREPROCESS, AUGMENT = "preprocess", "augment"
+_plugins = count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def load_class(path: Path, name: str, setting: str, base: type) -> Any:
     Raises ModelError with the name of the setting that names the class. Needs no TensorFlow.
     """
     require_file(path, setting)
-    module = _import(path, setting, f"millrace_user_plugin_{path.stem}")
+    module = _import(path, setting, f"millrace_user_plugin_{next(_plugins)}_{path.stem}")
     found = getattr(module, name, None)
     if found is None:
         known = sorted(n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
