@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,14 @@ class ExportProcess:
     def __call__(self, number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
         """Export a checkpoint, and wait."""
         ends_at = time.monotonic() + within_s
-        ended = self._run(number, ends_at, stopped, idle=True) or self._run(number, ends_at, stopped, idle=False)
+        ended, again = self._run(number, ends_at, stopped, idle=True), False
+        if ended is None:
+            ended, again = self._run(number, ends_at, stopped, idle=False), True
         assert ended is not None  # only an idle one is given up
         if ended.returncode == 0:
-            return published(ended.stdout)
+            verdict = published(ended.stdout)
+            # One that was given up may have published before: then it is this export's all the same.
+            return replace(verdict, already=False) if again else verdict
         late = time.monotonic() >= ends_at
         why = f"it took longer than {within_s:g} s" if late else _reason(ended.stderr, ended.returncode)
         return ExportVerdict(manifest=None, error=why)

@@ -222,13 +222,32 @@ def test_an_export_runs_on_idle_cores_and_again_at_low_priority_if_it_starves(
         "import json, os, sys, time\n"
         "open(sys.argv[1], 'a').write(f'{os.sched_getscheduler(0)} ')\n"
         "time.sleep(600 * (os.sched_getscheduler(0) == os.SCHED_IDLE))\n"
-        "print(json.dumps({'nice': os.nice(0), 'already': False}))\n"
+        "print(json.dumps({'nice': os.nice(0), 'already': True}))\n"  # as if the first had published
     )
     monkeypatch.setattr(child_process, "_STARVING_S", 1.0)
     export = child_process.ExportProcess(tmp_path / "clicks.yaml")
     export._command = dying_with_parent([sys.executable, "-c", code, str(tmp_path / "tried")])
-    assert export(0, 60.0, threading.Event()).manifest == {"nice": 19, "already": False}
+    verdict = export(0, 60.0, threading.Event())
+    assert verdict.manifest == {"nice": 19, "already": True}
+    assert not verdict.already
     assert (tmp_path / "tried").read_text().split() == [str(os.SCHED_IDLE), str(os.SCHED_OTHER)]
+
+
+def test_a_sandbox_that_forbids_idle_scheduling_has_exports_at_low_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millrace.app.tools.child_process.die_with_parent import dying_with_parent
+    from millrace.app.tools.export.child_process import ExportProcess
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refused)
+    export = ExportProcess(tmp_path / "clicks.yaml")
+    export._command = dying_with_parent([sys.executable, "-c", GIVES_WAY])
+    found = export(0, 60.0, threading.Event()).manifest
+    assert found is not None
+    assert found["nice"] == 19
 
 
 def test_an_export_typed_in_a_terminal_leaves_the_priority_of_that_session() -> None:
