@@ -6,14 +6,11 @@ An archive's shards, or TFRecord files of `tf.train.Example`. Each row carries t
 and its number there in `offsets`. A generator here never waits for anything but a disk.
 """
 
-import gzip
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +18,7 @@ import tensorflow as tf
 from millrace.consumers.archive.tfrecord_files import read_frames
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk, Int64s, Partition
+from millrace.pipelines.files.tfrecord_frames import first_record
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import ExampleDecoder, integers_in
 from millrace.pipelines.formats.shared.protocol import Decoder
@@ -31,67 +29,6 @@ from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import as_is, block_spec
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.slices import Skipped
-
-_GZIP = b"\x1f\x8b"
-_PIECE = 1 << 22
-_HEADER, _FOOTER = 12, 4
-"""The length and its checksum before each record; the checksum of the record after it."""
-
-
-def compression_of(path: Path) -> str:
-    """Return GZIP or nothing, as tf.data calls it, by the first bytes of the file."""
-    try:
-        with path.open("rb") as file:
-            return "GZIP" if file.read(2) == _GZIP else ""
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def count_records(path: Path) -> int:
-    """Return the number of records; ConfigError where the file ends inside one, or is no TFRecord file.
-
-    The frames are walked, apart from the code that reads the same files later: so what an epoch has visited is compared
-    with something else than itself. A file that ends inside a record is found before all else.
-    """
-    return sum(_frames(path))
-
-
-def first_record(path: Path) -> bytes | None:
-    """Return the first record; None where the file has none."""
-    with closing(_open(path)) as file:
-        header = file.read(_HEADER)
-        return file.read(struct.unpack_from("<Q", header)[0]) if len(header) == _HEADER else None
-
-
-def _open(path: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path, "rb")) if compression_of(path) else path.open("rb")
-
-
-def _frames(path: Path) -> Iterator[int]:
-    """Yield how many records begin in each piece of the file."""
-    total = 0
-    need = 0
-    """The bytes of the present record that are still to come."""
-    rest = b""
-    unpack = struct.Struct("<Q").unpack_from
-    try:
-        with closing(_open(path)) as file:
-            while piece := file.read(_PIECE):
-                data, at, count = rest + piece, need, 0
-                size = len(data)
-                while at + _HEADER <= size:
-                    at += _HEADER + int(unpack(data, at)[0]) + _FOOTER
-                    count += 1
-                rest, need = (b"", at - size) if at >= size else (data[at:], 0)
-                total += count
-                yield count
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(
-            f"{path} cannot be read after record {total}: {error}; leave it out, or make it again"
-        ) from error
-    if need or rest:
-        raise ConfigError(f"{path} ends inside record {total}, or is no TFRecord file; leave it out, or make it again")
-
 
 AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""

@@ -20,10 +20,9 @@ from millrace.pipelines.files.shard_files import (
     ChunkFiles,
     RowChains,
     ShardReader,
-    compression_of,
     example_files,
-    first_record,
 )
+from millrace.pipelines.files.tfrecord_frames import compression_of, first_record
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import integers_in
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse

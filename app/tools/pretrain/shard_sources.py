@@ -27,7 +27,7 @@ from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.positions import Now, Start, Until
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
-from millrace.pipelines.files.shard_files import count_records
+from millrace.pipelines.files.tfrecord_frames import count_records
 from millrace.pipelines.files.visits import CountedShard
 
 VALIDATION = 0.1

@@ -71,6 +71,22 @@ def test_help_imports_no_verb() -> None:
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
 
 
+@pytest.mark.parametrize(("library", "needed_by"), [("tensorflow", ()), ("keras", ())])
+def test_a_verb_loads_no_library_that_it_may_not_need(library: str, needed_by: tuple[str, ...]) -> None:
+    folder = _ROOT / "app" / "cli"
+    modules = sorted({path.stem for path in folder.glob("*.py")} - {"__init__", *needed_by})
+    code = (
+        f"import sys\nfrom importlib import import_module\nfor module in {modules}:\n"
+        "    import_module(f'millrace.app.cli.{module}')\n"
+        f"    assert {library!r} not in sys.modules, module"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=_ENVIRONMENT, timeout=120, check=False
+    )
+    assert "pause_resume" in modules
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (0, [])
+
+
 def test_version_is_one_line(typed: Typed) -> None:
     done = typed("--version")
     assert done.stdout == f"millrace {version()}\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from millrace.pipelines.files.shard_files import count_records
+from millrace.pipelines.files.tfrecord_frames import count_records
 from millrace.pipelines.files.visits import CountedShard
 from millrace.pipelines.stream.blocks import Rows
 

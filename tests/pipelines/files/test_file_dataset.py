@@ -14,7 +14,8 @@ import pytest
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.files.file_dataset import FileBlocks, FileOptions
-from millrace.pipelines.files.shard_files import AT_ONCE, count_records, example_files
+from millrace.pipelines.files.shard_files import AT_ONCE, example_files
+from millrace.pipelines.files.tfrecord_frames import count_records
 from millrace.pipelines.files.visits import CountedShard, Refusals, Visits
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.files.example_files import cut_short, example, present, write
