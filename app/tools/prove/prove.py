@@ -240,6 +240,8 @@ def set_apart(
     values["model"]["build"] = f"{build.file}:{build.function}"
     form = settings.records.format
     values["records"]["format"] = form if isinstance(form, str) else form.place
+    values["training"]["detectors"] = [*settings.training.detector_places.values()]
+    values["export"]["formats"] = [*settings.export.writers.values()]
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["model"]["initial_weights"] = None

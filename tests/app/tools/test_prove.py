@@ -28,6 +28,7 @@ from millrace.app.tools.traffic.single_writer import ExpectedPosition
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.consumers.user_class import UserClass
 from millrace.pipelines.formats import format_of, make_decoder
 from millrace.pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
 from millrace.pipelines.stream.decode import decode_chunk
@@ -124,6 +125,17 @@ def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_te
     assert (ours.model.build.file, ours.model.build.function) == (tmp_path / "model.py", "build_model")
     assert (ours.training, ours.memory, ours.stop) == (theirs.training, theirs.memory, theirs.stop)
     assert ours.records.features == theirs.records.features
+
+
+def test_classes_of_the_users_are_found_from_the_config_of_the_proof_too(load_text: LoadText, tmp_path: Path) -> None:
+    text = FIVE_LINES.replace("format: json", "format: ./logfmt.py:LogFmt")
+    text += "training: {detectors: [./drift.py:Drift]}\nexport: {formats: [saved_model, ./coreml.py:CoreML]}\n"
+    theirs = load_text(text).settings
+    ours = load(set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart").config, {}).settings
+    assert isinstance(ours.records.format, UserClass)
+    assert ours.records.format.file == tmp_path / "logfmt.py"
+    assert [*ours.training.detector_places.values()] == [f"{tmp_path / 'drift.py'}:Drift"]
+    assert [*ours.export.writers.values()] == ["saved_model", f"{tmp_path / 'coreml.py'}:CoreML"]
 
 
 def test_the_workers_of_a_proof_are_one_group_of_the_same_settings(load_text: LoadText, tmp_path: Path) -> None:
