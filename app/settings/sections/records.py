@@ -32,7 +32,7 @@ LABELS_BY_NAME = "<by name>"
 
 def _spelt(value: Any) -> Any:
     """Refuse what is neither a format of ours nor meant as a class in a file, as every choice of names is refused."""
-    if isinstance(value, UserClass) or value in FORMATS or (isinstance(value, str) and ".py" in value):
+    if isinstance(value, UserClass) or (isinstance(value, str) and (value in FORMATS or ".py" in value)):
         return value
     *names, last = [repr(name) for name in FORMATS]
     raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})

@@ -243,6 +243,8 @@ def test_a_variable_with_one_underscore_is_refused_without_a_config_too(tmp_path
         ("features: {a: string}, format: text", "records: 'a' is read from a field of the value, and a text record has none; write field: $value, or $key, $header.NAME and the like"),
         ("features: {a: {dtype: string, field: $value}}", "records: 'a' is the whole value, and format: json reads fields of it; name one, or write format: text"),
         ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, avro, protobuf, csv, raw, example, text, bytes; did you mean json?"),
+        ("features: {a: float32}, format: [json]", "records.format: a list is not one of json, avro, protobuf, csv, raw, example, text, bytes; did you mean json?"),
+        ("features: {a: float32}, format: {csv: 1}", "records.format: a mapping is not one of json, avro, protobuf, csv, raw, example, text, bytes"),
     ],
 )  # fmt: skip
 def test_mistakes_about_records_are_told(problems: Problems, records: str, line: str) -> None:
