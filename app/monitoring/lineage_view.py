@@ -6,12 +6,11 @@ TensorFlow.
 
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.app.monitoring.checkpoint_models import EventTimeView, HistoryView
 from millrace.app.monitoring.models import RewoundView, SkipView
 from millrace.app.monitoring.shapes import event_moment
-from millrace.app.service.holding import SourceView
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.options import OutOfRange
 from millrace.consumers.kafka.positions import Earliest
@@ -21,6 +20,9 @@ from millrace.training.history.rewind import RewindPlan
 from millrace.training.ledger.account import PartitionAccount
 from millrace.training.ledger.interventions import UNPUBLISHED, Interventions
 from millrace.training.ledger.ledger import EventSpan
+
+if TYPE_CHECKING:
+    from millrace.app.service.holding import SourceView  # loads aiokafka
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def event_time_of(span: EventSpan) -> EventTimeView | None:
     return EventTimeView(oldest=event_moment(span.oldest_ms), newest=event_moment(span.newest_ms))
 
 
-def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
+def beginnings_of(source: "SourceView") -> Mapping[Partition, int] | None:
     """Return the first offset that Kafka still has of each partition; None if it does not answer."""
     try:
         return source.resolve_start(Earliest())

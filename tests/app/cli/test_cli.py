@@ -71,7 +71,10 @@ def test_help_imports_no_verb() -> None:
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
 
 
-@pytest.mark.parametrize(("library", "needed_by"), [("tensorflow", ()), ("keras", ())])
+_CLIENTS_OF_KAFKA = ("archive", "dead_letters", "demo", "init", "local", "pretrain", "prove", "rewind")
+
+
+@pytest.mark.parametrize(("library", "needed_by"), [("tensorflow", ()), ("keras", ()), ("aiokafka", _CLIENTS_OF_KAFKA)])
 def test_a_verb_loads_no_library_that_it_may_not_need(library: str, needed_by: tuple[str, ...]) -> None:
     folder = _ROOT / "app" / "cli"
     modules = sorted({path.stem for path in folder.glob("*.py")} - {"__init__", *needed_by})
