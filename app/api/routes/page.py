@@ -1,12 +1,15 @@
 """Files that browsers load, and the API's description: `/`, `/page/`, `/docs` and `/openapi.json`.
 
-Starlette's StaticFiles reads them, and answers with 304 if a browser has a file already. Here come the strict policy,
-and the compressed form, which is made once. Swagger UI comes out of the package fastapi-offline, so that a browser
-needs nothing from another origin.
+Starlette's StaticFiles finds them, so that no name leads out of its folder. Each is then read, hashed and compressed
+once, and answered from memory under the strict policy. Its ETag is a hash of what it holds: Starlette's own is one of
+size and time of change, and builds that set all times alike would answer 304 to who has the script of an earlier one.
+Swagger UI comes out of the package fastapi-offline, so that a browser needs nothing from another origin.
 """
 
 import gzip
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import anyio
 from fastapi import APIRouter
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -45,17 +49,40 @@ _HEADERS = {
 _SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
+class _Folder(StaticFiles):
+    """A folder of files; whether a browser has one already is for the hash of what it holds to say."""
+
+    def is_not_modified(self, response_headers: Headers, request_headers: Headers) -> bool:  # noqa: ARG002
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file as it was at its first request."""
+
+    body: bytes
+    compressed: bytes
+    headers: Mapping[str, str]
+
+    @classmethod
+    def read(cls, path: Path) -> "_File":
+        body = path.read_bytes()
+        etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+        headers = {**_HEADERS, "etag": etag, "content-type": _TYPES[path.suffix]}
+        return cls(body=body, compressed=gzip.compress(body, mtime=0), headers=headers)
+
+
 class PageRoutes:
     """The routes of the page, and of the description for programs and people."""
 
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
         """Take what makes the OpenAPI document, which takes a while at its first call."""
         ours = Path(str(files("millrace.app.page")))
-        self._page, self._docs = StaticFiles(directory=ours / "static"), StaticFiles(directory=ours / "docs")
-        self._swagger_ui = StaticFiles(packages=[("fastapi_offline", "static")])
+        self._page, self._docs = _Folder(directory=ours / "static"), _Folder(directory=ours / "docs")
+        self._swagger_ui = _Folder(packages=[("fastapi_offline", "static")])
         self._describe = describe
         self._document: bytes | None = None
-        self._compressed: dict[str, bytes] = {}
+        self._files: dict[Path, _File] = {}
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
     def router(self) -> APIRouter:
@@ -89,29 +116,27 @@ class PageRoutes:
             )
         return Response(self._document, media_type="application/json")
 
-    async def _answer(self, folder: StaticFiles, name: str, request: Request) -> Response:
-        """Return the file as a response. Raises ProblemError (404) if the folder has none of this name."""
-        try:
-            response = await folder.get_response(name, request.scope)
-        except HTTPException:
-            raise ProblemError(404, "Not Found", "The page has no such file.", fix="GET / is the page.") from None
-        if isinstance(response, FileResponse):
-            response.headers["content-type"] = _TYPES[Path(name).suffix]
-            if accepts_gzip(request.headers.get("accept-encoding", "")):
-                response = await self._gzip(response)
-        response.headers.update(_HEADERS)
-        return response
+    async def _answer(self, folder: _Folder, name: str, request: Request) -> Response:
+        """Return the file as a response: 304 if the client has it already, compressed if the client accepts that.
 
-    async def _gzip(self, plain: FileResponse) -> Response:
-        """Return the same answer compressed."""
-        etag, path = plain.headers["etag"], Path(plain.path)
-        if etag not in self._compressed:
-            self._compressed[etag] = await run_on_thread(
-                lambda: gzip.compress(path.read_bytes(), mtime=0), self._one_at_a_time
-            )
-        body = self._compressed[etag]
-        headers = {**plain.headers, "content-encoding": "gzip", "content-length": str(len(body))}
-        return Response(body, headers=headers)
+        Raises ProblemError (404) if the folder has none of this name.
+        """
+        try:
+            found = await folder.get_response(name, request.scope)
+        except HTTPException:
+            found = None
+        if not isinstance(found, FileResponse):
+            raise ProblemError(404, "Not Found", "The page has no such file.", fix="GET / is the page.")
+        path = Path(found.path)
+        if (file := self._files.get(path)) is None:
+            file = await run_on_thread(partial(_File.read, path), self._one_at_a_time)
+            self._files[path] = file
+        known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if known & {"*", file.headers["etag"]}:
+            return Response(status_code=304, headers=file.headers)
+        if accepts_gzip(request.headers.get("accept-encoding", "")):
+            return Response(file.compressed, headers={**file.headers, "content-encoding": "gzip"})
+        return Response(file.body, headers=file.headers)
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -1,12 +1,17 @@
 """The page's files: all from this service, and sent under a strict policy."""
 
+import asyncio
 import gzip
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
-from millrace.app.api.routes.page import POLICY
+from millrace.app.api.routes.page import POLICY, PageRoutes
 from tests.app.api_rig import Client, is_problem
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +55,51 @@ def test_a_browser_that_has_the_file_gets_304_without_a_body(api: Client) -> Non
     again = api.get("/page/main.js", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert first.headers["cache-control"] == "no-cache", "so that a new version shows at once"
+
+
+Build = Callable[[str, dict[str, str]], Callable[..., httpx.Response]]
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+    """Return what makes a build whose page has these scripts, all changed at one time, and asks it for a path."""
+
+    def make(name: str, scripts: dict[str, str]) -> Callable[..., httpx.Response]:
+        folder = tmp_path / name
+        for below in ("static", "docs"):
+            (folder / below).mkdir(parents=True)
+        for script, text in scripts.items():
+            (folder / "static" / script).write_text(text)
+            os.utime(folder / "static" / script, (0, 0))
+        monkeypatch.setattr("millrace.app.api.routes.page.files", lambda _: folder)
+        app = FastAPI(openapi_url=None)
+        app.include_router(PageRoutes(dict).router())
+
+        async def get(path: str, headers: dict[str, str]) -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+                return await client.get(path, headers=headers)
+
+        return lambda path, headers: asyncio.run(get(path, headers))
+
+    return make
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_files_of_one_size_and_time_are_answered_each_with_its_own_bytes(coding: str, build: Build) -> None:
+    get = build("one", {"a.js": "let a\n", "b.js": "let b\n"})
+    first, second = (get(f"/page/{name}", {"accept-encoding": coding}) for name in ("a.js", "b.js"))
+    assert (first.text, second.text) == ("let a\n", "let b\n")
+    assert first.headers["etag"] != second.headers["etag"]
+
+
+def test_a_script_of_another_build_is_sent_though_size_and_time_are_alike(build: Build) -> None:
+    old = build("old", {"a.js": "let a = 1\n"})("/page/a.js", {})
+    new, same = build("new", {"a.js": "let a = 2\n"}), build("same", {"a.js": "let a = 1\n"})
+    since = {"if-modified-since": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    for headers in (since, since | {"if-none-match": old.headers["etag"]}):
+        answer = new("/page/a.js", headers)
+        assert (answer.status_code, answer.text) == (200, "let a = 2\n")
+    assert same("/page/a.js", since | {"if-none-match": f'"x", {old.headers["etag"]}'}).status_code == 304
 
 
 def test_a_file_is_compressed_for_clients_that_accept_it(api: Client) -> None:
