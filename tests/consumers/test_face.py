@@ -1,4 +1,4 @@
-"""What it costs to import `consumers`."""
+"""What it costs to import `millrace.consumers`."""
 
 import subprocess
 import sys
@@ -9,13 +9,16 @@ import pytest
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("consumers", ["aiokafka", "tensorflow"]),
+        ("millrace.consumers", ["aiokafka", "tensorflow"]),
         (
-            "consumers.kafka.positions, consumers.dead_letters.letter, "
-            "consumers.kafka.options, consumers.kafka.statistics",
+            "millrace.consumers.kafka.positions, millrace.consumers.dead_letters.letter, "
+            "millrace.consumers.kafka.options, millrace.consumers.kafka.statistics",
             ["aiokafka", "tensorflow"],
         ),
-        ("consumers.kafka.source, consumers.dead_letters.producer", ["tensorflow", "keras", "pyarrow"]),
+        (
+            "millrace.consumers.kafka.source, millrace.consumers.dead_letters.producer",
+            ["tensorflow", "keras", "pyarrow"],
+        ),
     ],
 )
 def test_an_import_loads_no_library_that_it_does_not_need(modules: str, absent: list[str]) -> None:

@@ -192,7 +192,13 @@ def test_a_package_of_ours_and_a_users_own_of_the_same_name_are_two(package: str
 
 
 @pytest.mark.parametrize(
-    "module", ["consumers", "pipelines", "millrace.pipelines.formats", "millrace.pipelines.formats.json.decoder"]
+    "module",
+    [
+        "millrace.consumers",
+        "millrace.pipelines",
+        "millrace.pipelines.formats",
+        "millrace.pipelines.formats.json.decoder",
+    ],
 )
 def test_what_is_left_of_the_dataset_loads_no_tensorflow(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras') if name in sys.modules])"

@@ -348,7 +348,7 @@ def test_the_lines_of_the_docs_take_weights_out_without_millrace(tmp_path: Path)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
     look = (
         "\nimport sys\nfound = [bool((variable.value.numpy() == arrays[variable.path]).all()) for variable in "
-        "keras.saving.load_model('clicks.keras').variables]\nprint(found, 'training' in sys.modules)"
+        "keras.saving.load_model('clicks.keras').variables]\nprint(found, 'millrace' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
