@@ -200,10 +200,11 @@ def _write(writer: ExportWriter, name: str, model: WritableModel, folder: Path) 
     """Have a writer write; what the user's raises is refused in one line."""
     try:
         writer.write(model, folder)
-    except (MillraceError, OSError, tf.errors.ResourceExhaustedError):
+    except MillraceError:
         raise
-    except Exception as error:
-        if name in WRITERS:
+    except (Exception, SystemExit) as error:
+        full = isinstance(error, OSError | tf.errors.ResourceExhaustedError) and full_disk_in(str(error))
+        if name in WRITERS or full:
             raise
         raise ExportRefusedError(f"it is not published: {name} cannot write it: {gist(error)}") from error
 

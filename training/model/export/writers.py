@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from millrace.consumers.errors import ConfigError
+from millrace.training.errors import ModelError
 from millrace.training.model.export.answers import as_text, of_text
 from millrace.training.model.export.export_writer import ExportWriter
 from millrace.training.model.export.onnx import OnnxWriter
 from millrace.training.model.export.saved_model import SavedModelWriter
-from millrace.training.model.setup.model_file import load_class, require_file
+from millrace.training.model.setup.model_file import load_class, require_file, where_raised
 
 SETTING = "export.formats"
 SAVED_MODEL, ONNX = "saved_model", "onnx"
@@ -44,9 +46,24 @@ def require_found(names: Iterable[str]) -> None:
 
 
 def require_all(names: Iterable[str]) -> None:
-    """Raise ConfigError if a format of an export needs something that is not there."""
+    """Raise ConfigError if a format of an export needs something that is not there.
+
+    ModelError if `require` of a user's writer raises something else, as `import coremltools` does.
+    """
     for name in names:
-        writer_of(name).require()
+        writer = writer_of(name)
+        try:
+            writer.require()
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            if name in WRITERS:
+                raise
+            path, _, class_name = name.rpartition(":")
+            raise ModelError(
+                f"{SETTING}: {class_name} in {path} cannot be used here: its require() raised "
+                f"{where_raised(error, Path(path))}"
+            ) from error
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.settings_checks import export_check
 from millrace.consumers.errors import ConfigError
+from millrace.training.errors import ModelError
 from millrace.training.model.export import onnx
 from millrace.training.model.export.writers import require_all
 
@@ -20,6 +21,18 @@ records:
 model: {{build: ./model.py:build_model}}
 checkpoints: {{path: ./checkpoints}}
 export: {{path: ./exports, formats: [{formats}]}}
+"""
+NEEDY = """
+from millrace.training.errors import ExportError
+from millrace.training.model.export.export_writer import ExportWriter
+
+class Needy(ExportWriter):
+    def require(self):
+        {code}
+
+    def write(self, model, folder): ...
+
+    def prove(self, folder, rows): ...
 """
 
 
@@ -65,3 +78,25 @@ def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest
     assert export_check(formats).outcome == "fail"
     monkeypatch.undo()
     assert export_check(formats).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        ("import no_such_runtime", "ModuleNotFoundError: No module named 'no_such_runtime'"),
+        ("open('/no/such/licence')", "FileNotFoundError: "),
+        ("raise SystemExit(3)", "SystemExit: "),
+        ("raise ExportError('no licence')", "ExportError: no licence"),
+    ],
+)
+def test_a_users_writer_that_cannot_be_used_here_is_named_in_a_line(tmp_path: Path, code: str, raised: str) -> None:
+    file = tmp_path / "w.py"
+    file.write_text(NEEDY.format(code=code))
+    with pytest.raises(ModelError) as refused:
+        require_all([f"{file}:Needy"])
+    said = str(refused.value)
+    assert said.startswith(f"export.formats: Needy in {file} cannot be used here: its require() raised {raised}")
+    assert said.endswith("(line 7)")
+    assert "\n" not in said
+    check = export_check({"./w.py:Needy": f"{file}:Needy"})
+    assert (check.outcome, check.exit_code, check.detail) == ("fail", 2, said)

@@ -14,7 +14,7 @@ from millrace.app.tools.export.export import export_checkpoint
 from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.validate.plugin_checks import writer_checks
 from millrace.pipelines.schema import Field, Schema
-from millrace.training.errors import ExportRefusedError, ModelError
+from millrace.training.errors import ExportError, ExportRefusedError, ModelError
 from millrace.training.model.export.conformance import complaints
 from millrace.training.model.export.export_writer import WritableModel
 from millrace.training.model.export.served_module import ServedModel, ServedModule
@@ -101,6 +101,27 @@ def test_a_writer_of_the_users_that_answers_otherwise_publishes_nothing(tmp_path
     with pytest.raises(ExportRefusedError, match=r"\./lying\.py:Lying answers the output 'kind.*' otherwise than"):
         export_checkpoint(loaded, None, folder)
     assert (folder.numbers(), folder.leftovers()) == ([], [])
+
+
+@pytest.mark.slow
+def test_what_the_write_of_a_user_raises_is_a_line_and_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "lying.py").write_text(LYING)
+    loaded = project(tmp_path, CONFIG.replace("onnx]", "./lying.py:Lying]"), MODEL)
+    folder = folder_of(loaded.settings)
+    for code, error, said in (
+        (
+            "open('/no/such/tokens')",
+            ExportRefusedError,
+            r"/lying.py:Lying cannot write it: FileNotFoundError: .*tokens'$",
+        ),
+        ("raise SystemExit(3)", ExportRefusedError, r"/lying.py:Lying cannot write it: SystemExit: "),
+        ("import os; raise OSError(28, os.strerror(28))", ExportError, "No space left on device"),
+    ):
+        (tmp_path / "lying.py").write_text(LYING.replace('(folder / "lie").write_text("")', code))
+        with pytest.raises(error, match=said) as raised:
+            export_checkpoint(loaded, None, folder)
+        assert type(raised.value) is error
+        assert (folder.numbers(), folder.leftovers()) == ([], [])
 
 
 @pytest.mark.parametrize(
