@@ -8,7 +8,8 @@ Pure but for the files. The folder is part of a version, whose manifest has the 
     records/messages.pb      the descriptor set of records.protobuf.descriptor, compiled
     records/NAME.py          the file of a format of the user's
 
-Neither the address of a registry nor any secret is in it: the server has its own.
+Neither the address of a registry nor any secret is in it: the server has its own. Who reads it takes files of this
+folder alone: the file of a format is run, and only the files of a version are the ones that its manifest has hashes of.
 """
 
 import json
@@ -80,8 +81,22 @@ def read_exported_records(version: Path, registry: RegistrySettings | None) -> t
             "as features"
         )
     section = body["records"]
+    if foreign := sorted(_NOT_OF_THE_RECORDS & section.keys()):
+        raise ConfigError(f"its {_FILE} has {foreign[0]}, which no export writes; export a checkpoint again")
     if body["registry"] and section.get("format") in _READ_BY_SCHEMA:
         if registry is None:
             raise ConfigError("its records name schemas of a registry; write records.registry in the server's config")
         section = {**section, "registry": registry.model_dump(mode="json")}
-    return RecordsSettings.model_validate(section, context={AGAINST: folder}), bool(body["registry"])
+    records = RecordsSettings.model_validate(section, context={AGAINST: folder})
+    if isinstance(records.format, UserClass):
+        named = {records.format.text: records.format.file}
+    else:
+        own = section.get(to_format(records).section, {})
+        named = {own[key]: file for key, file in own_settings(records) or () if isinstance(file, Path)}
+    for text, file in named.items():
+        if file != folder.absolute() / file.name:
+            raise ConfigError(
+                f"its {_FILE} names {text}, which is no file beside it; a server reads and runs files of the version "
+                "alone: export a checkpoint again"
+            )
+    return records, bool(body["registry"])

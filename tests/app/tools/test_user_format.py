@@ -1,5 +1,6 @@
 """A format of the user's, `records.format: ./pairs.py:Pairs`, in each tool that reads or writes records."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from millrace.app.settings import Loaded, load, to_decoder, to_format, to_schema
 from millrace.app.settings.exported_records import FOLDER, read_exported_records, write_exported_records
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.prove.prove import Generated, set_apart
-from millrace.app.tools.serve.record_inputs import RecordInputs
+from millrace.app.tools.serve.record_inputs import RecordInputs, RecordReaders
 from millrace.app.tools.validate import CheckOutcome
 from millrace.app.tools.validate.record_check import format_checks
 from millrace.consumers.errors import ConfigError
@@ -149,6 +150,41 @@ def test_an_export_carries_the_file_and_serve_reads_records_by_it(tmp_path: Path
     assert (version / FOLDER / "pairs.py").read_text() == PAIRS
     inputs = RecordInputs(records, None, framed=framed).read(b"", {"records": ["x=1.5 y=1", "x=2"]})
     assert inputs["x"].ravel().tolist() == [1.5, 2.0]
+
+
+@pytest.mark.parametrize("place", ["{outside}/pairs.py", "../pairs.py", "../records/pairs.py", "~/pairs.py"])
+def test_serve_runs_no_format_from_outside_of_the_version(place: str, tmp_path: Path) -> None:
+    version, outside = tmp_path / "version", tmp_path / "outside"
+    version.mkdir()
+    outside.mkdir()
+    write_exported_records(loaded(tmp_path).settings, version)
+    for folder in (outside, version):
+        (folder / "pairs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{PAIRS}")
+    named = f"{place.format(outside=outside)}:Pairs"
+    described = version / FOLDER / "records.json"
+    described.write_text(described.read_text().replace("pairs.py:Pairs", named))
+    said = RecordReaders(None).of(version)
+    assert isinstance(said, str)
+    assert f"names {named}, which is no file beside it" in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_serve_reads_no_schema_and_no_secret_from_outside_of_the_version(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    for name in ("secret.avsc", f"{FOLDER}/inside.avsc"):
+        (tmp_path / name).write_text('{"type": "record", "name": "R", "fields": [{"name": "x", "type": "float"}]}')
+    records = {"format": "avro", "features": {"x": "float32"}, "avro": {"schema_file": "inside.avsc"}}
+
+    def read(**more: object) -> RecordInputs | str:
+        body = {"format": 1, "registry": False, "windows": False, "records": {**records, **more}}
+        (folder / "records.json").write_text(json.dumps(body))
+        return RecordReaders(None).of(tmp_path)
+
+    assert isinstance(read(), RecordInputs)
+    assert "names ../secret.avsc, which is no file beside it" in str(read(avro={"schema_file": "../secret.avsc"}))
+    registry = {"url": ["http://127.0.0.1:1"], "token_file": "/etc/hostname"}
+    assert "has registry, which no export writes" in str(read(registry=registry))
 
 
 def test_an_export_refuses_a_format_of_more_than_one_file(tmp_path: Path) -> None:
