@@ -241,7 +241,9 @@ def set_apart(
     form = settings.records.format
     values["records"]["format"] = form if isinstance(form, str) else form.place
     values["training"]["detectors"] = [*settings.training.detector_places.values()]
-    values["export"]["formats"] = [*settings.export.writers.values()]
+    # No model of made-up records where others look for versions, and no record of the user's archive.
+    values["export"] = {"formats": [*settings.export.writers.values()]}
+    values["archive"]["path"] = None
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["model"]["initial_weights"] = None
