@@ -49,7 +49,7 @@ _HEADERS = {
 _SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
-class _Folder(StaticFiles):
+class _PageFiles(StaticFiles):
     """A folder of files; whether a browser has one already is for the hash of what it holds to say."""
 
     def is_not_modified(self, response_headers: Headers, request_headers: Headers) -> bool:  # noqa: ARG002
@@ -78,8 +78,8 @@ class PageRoutes:
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
         """Take what makes the OpenAPI document, which takes a while at its first call."""
         ours = Path(str(files("millrace.app.page")))
-        self._page, self._docs = _Folder(directory=ours / "static"), _Folder(directory=ours / "docs")
-        self._swagger_ui = _Folder(packages=[("fastapi_offline", "static")])
+        self._page, self._docs = _PageFiles(directory=ours / "static"), _PageFiles(directory=ours / "docs")
+        self._swagger_ui = _PageFiles(packages=[("fastapi_offline", "static")])
         self._describe = describe
         self._document: bytes | None = None
         self._files: dict[Path, _File] = {}
@@ -116,7 +116,7 @@ class PageRoutes:
             )
         return Response(self._document, media_type="application/json")
 
-    async def _answer(self, folder: _Folder, name: str, request: Request) -> Response:
+    async def _answer(self, folder: _PageFiles, name: str, request: Request) -> Response:
         """Return the file as a response: 304 if the client has it already, compressed if the client accepts that.
 
         Raises ProblemError (404) if the folder has none of this name.
