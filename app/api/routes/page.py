@@ -8,6 +8,7 @@ Swagger UI comes out of the package fastapi-offline, so that a browser needs not
 
 import gzip
 import hashlib
+import mimetypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +78,8 @@ class PageRoutes:
 
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
         """Take what makes the OpenAPI document, which takes a while at its first call."""
+        if not mimetypes.inited:
+            mimetypes.init()  # or the first request reads the machine's table, on the loop
         ours = Path(str(files("millrace.app.page")))
         self._page, self._docs = _PageFiles(directory=ours / "static"), _PageFiles(directory=ours / "docs")
         self._swagger_ui = _PageFiles(packages=[("fastapi_offline", "static")])
