@@ -1,4 +1,4 @@
-"""Starts a child process, watches it and ends it: for the local broker, the demo and `prove`.
+"""Starts a child process, watches it, lowers its priority and ends it: for the broker, the demo, `prove` and exports.
 
 The child stands apart from the terminal's session, so that Ctrl-C reaches the parent only, which ends its children in
 order. On Linux it is killed when the *thread* that started it ends, so start it on a thread that outlives it. On other
@@ -6,7 +6,6 @@ systems a killed parent leaves it running: the next start calls `end_left_behind
 thread.
 """
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -87,7 +86,7 @@ class SupervisedProcess:
             stdin.write(f"{line}\n")
             stdin.flush()
         except BrokenPipeError:
-            with contextlib.suppress(BrokenPipeError):  # close() tries to flush the rest of the line
+            with suppress(BrokenPipeError):  # close() tries to flush the rest of the line
                 stdin.close()
 
     def wait(self, within_s: float) -> bool:
@@ -134,7 +133,7 @@ def end_left_behind(pid: int, marker: str, within_s: float = 0.0) -> None:
 
     if pid <= 0 or gone():
         return
-    with contextlib.suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
         if not holds_within(gone, within_s):
             os.kill(pid, signal.SIGKILL)
@@ -214,6 +213,6 @@ def cpu_s_of_group(group: int) -> float:
     ticks = 0
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
-            _, _, of_group, *rest = file.read_text().rpartition(")")[2].split()
+            _, _, of_group, *rest = file.read_bytes().rpartition(b")")[2].split()  # a name may be no text
             ticks += sum(map(int, rest[8:12])) if int(of_group) == group else 0
     return ticks / os.sysconf("SC_CLK_TCK")

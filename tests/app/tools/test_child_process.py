@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.app.tools.child_process import SupervisedProcess, end_left_behind
+from millrace.app.tools.child_process import SupervisedProcess, cpu_s_of_group, end_left_behind
 
 WITHIN_S = 60.0
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
@@ -65,3 +65,18 @@ def test_a_process_left_behind_is_ended(left: subprocess.Popen[bytes]) -> None:
 def test_a_process_with_a_reused_id_is_left_alone(left: subprocess.Popen[bytes]) -> None:
     end_left_behind(left.pid, "another-marker", WITHIN_S)
     assert left.poll() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_the_cpu_time_of_a_group_is_read_beside_a_process_whose_name_is_no_text() -> None:
+    code = (
+        "import time; open('/proc/self/comm', 'wb').write(b'\\xff) 1'); print(sum(range(10**7)), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert cpu_s_of_group(child.pid) > 0
+        assert cpu_s_of_group(-1) == 0
+        child.communicate(b"\n")

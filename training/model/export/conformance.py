@@ -79,7 +79,7 @@ def _write(writer: ExportWriter, model: WritableModel, folder: Path) -> set[str]
         writer.write(model, folder)
     except ExportRefusedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ExportRefusedError(f"its write raised {gist(error)}") from error
     return before
 
