@@ -123,8 +123,8 @@ chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 10 of a group, 6
 chaos-short: $(READY) ## The same from the outcomes of the last `make test-all`: build/chaos.json, and what is broken
 	$(BIN)/python -m tests.faults.campaigns.chaos --short --rows build/rows.json
 
-proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours)
-	$(BIN)/python -m tests.faults.campaigns.chaos --full
+proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours); PARTS=kills,group for some
+	$(BIN)/python -m tests.faults.campaigns.chaos --full $(if $(PARTS),--only $(PARTS))
 
 proof-report: $(READY) ## Take the figures of build/chaos.json into docs/figures.json, and write the tables of docs/guarantees.md
 	$(BIN)/python -m tests.faults.campaigns.report
@@ -148,6 +148,10 @@ nightly: $(READY) ## What the gate leaves out, for each night: repeated claims, 
 	$(MAKE) teeth
 	$(MAKE) proof
 	$(MAKE) bench-quick bench-soak
+
+.PHONY: gpu-check
+gpu-check: $(READY) ## All that a GPU changes, on those of this machine: mirrored, mixed precision, determinism, checkpoints, rates
+	$(BIN)/python -m tests.training.gpu_check
 
 fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix --quiet . || true

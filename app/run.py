@@ -36,7 +36,27 @@ def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
         server.serve()
     finally:
         service.stop()
-    return _ending(service, signals)
+    # The exit code, and a line that explains it.
+    if not service.join(service.grace_left_s()):
+        log.error(
+            "the service did not end within stop.grace (%g s) and was not waited for; the next start "
+            "resumes from the newest durable checkpoint",
+            service.settings.stop.grace,
+        )
+        sys.stderr.flush()
+        os._exit(FORCED)
+    error = service.error
+    if (again := service.again()) is not None:
+        begin_again(again, signals.asked)
+        log.info("ended before it met its group again: there is nothing to save")
+        return 0
+    if error is None:
+        if (summary := ending_of(take(service))) is not None:
+            log.info("ended: %s", summary)
+        return 0
+    if isinstance(error, MillraceError):
+        raise error
+    return 1
 
 
 def service_of(loaded: Loaded, options: RunOptions) -> Service:
@@ -61,27 +81,3 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
         os._exit(0)  # a model's tracing cannot be interrupted, and may take longer than any grace
     service.join(service.grace_left_s())
     server.stop()
-
-
-def _ending(service: Service, signals: Signals) -> int:
-    """Return the exit code, and log the line that explains it."""
-    if not service.join(service.grace_left_s()):
-        log.error(
-            "the service did not end within stop.grace (%g s) and was not waited for; the next start "
-            "resumes from the newest durable checkpoint",
-            service.settings.stop.grace,
-        )
-        sys.stderr.flush()
-        os._exit(FORCED)
-    error = service.error
-    if (again := service.again()) is not None:
-        begin_again(again, signals.asked)
-        log.info("ended before it met its group again: there is nothing to save")
-        return 0
-    if error is None:
-        if (summary := ending_of(take(service))) is not None:
-            log.info("ended: %s", summary)
-        return 0
-    if isinstance(error, MillraceError):
-        raise error
-    return 1

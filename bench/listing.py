@@ -39,6 +39,8 @@ class Lengths:
     poisoned_stream_records: int = 2_000_000
     poisoned_stream_rounds: int = 2
     reservoir_rows: int = 131_072
+    recent_rounds: int = 40
+    recent_records: int = 40_000
     forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
@@ -63,8 +65,19 @@ class Lengths:
 
 
 UNCLOCKED = {
-    *("formats", "poisoned", "balance", "windows", "reservoir", "decode-example", "decode-avro", "decode-protobuf"),
-    *("forked", "foreign"),
+    *(
+        "formats",
+        "poisoned",
+        "balance",
+        "windows",
+        "reservoir",
+        "where",
+        "joined",
+        "decode-example",
+        "decode-avro",
+        "decode-protobuf",
+    ),
+    *("forked", "foreign", "recent"),
 }
 FULL = Lengths()
 SOAK = Lengths(serve_swaps=100, group_ways="1,2,2_sharing,3")
@@ -87,6 +100,8 @@ QUICK = Lengths(
     poisoned_stream_records=400_000,
     poisoned_stream_rounds=1,
     reservoir_rows=16_384,
+    recent_rounds=4,
+    recent_records=4_000,
     forked_records=65_536,
     decode_records=16_384,
     decode_rounds=1,
@@ -225,6 +240,25 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "reservoir.py",
             {"rounds": lengths.windows_rounds, "rows": lengths.reservoir_rows},
             {name: name for name in ("reservoir_of_plain", "reservoir_first_class_kept")},
+        ),
+        ServiceCase(
+            "recent",
+            "recent.py",
+            {"rounds": lengths.recent_rounds, "records": lengths.recent_records},
+            {name: name for name in ("memory_of_passes_cpu", "memory_of_passes_points")},
+        ),
+        ServiceCase(
+            "where",
+            "where.py",
+            {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
+            {"where_over_plain": "where_over_plain"},
+            {f"where_over_plain_{form}": f"where_over_plain_{form}" for form in ("json", "avro", "protobuf")},
+        ),
+        ServiceCase(
+            "joined",
+            "joined.py",
+            {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
+            {name: name for name in ("join_of_plain", "join_all_of_plain")},
         ),
         ServiceCase(
             "forked",

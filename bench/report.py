@@ -98,6 +98,24 @@ MEANINGS: Mapping[str, Meaning] = {
     "reservoir_first_class_kept": Meaning(
         "five classes one after another, with a reservoir: lowest accuracy on the first class over its peak", "≥ 0.9"
     ),
+    "memory_of_passes_cpu": Meaning(
+        "eight passes, the later ones of rows of the last 300: CPU of a call, over eight of the same batch", "≤ 1.1"
+    ),
+    "memory_of_passes_points": Meaning(
+        "the same, where what is learnt changes forty times: accuracy above that of eight of the same batch, points",
+        "≥ 8",
+    ),
+    "where_over_plain": Meaning(
+        "`records.where` that filters nine records of ten: rate at which the topic is read, over that at which all of "
+        "it is learnt, from bytes to a learnt block, by CPU; the format that gains least",
+        "≥ 3",
+    ),
+    "join_of_plain": Meaning(
+        "labels that come later, for three of a hundred records: share of the rate with labels in the records, from "
+        "the bytes of both topics to a learnt block, by CPU",
+        "≥ 0.9",
+    ),
+    "join_all_of_plain": Meaning("the same with a label for each record", "≥ 0.7"),
     "fork_loss_of_old": Meaning(
         "a fork with one more layer, after 50,000 records: its loss over that of the old one", "≤ 1"
     ),

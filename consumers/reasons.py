@@ -26,6 +26,8 @@ class Reason(StrEnum):
     """A number does not fit the field's dtype, or lies outside of its `min` and `max`."""
     NOT_ALLOWED = "not_allowed"
     """A field holds a value that is not in its `one_of`."""
+    CLASS_LIMIT = "class_limit"
+    """A label holds a text of one class more than `records.label.classes` allows, or of more than 500 bytes."""
     NOT_FINITE = "not_finite"
     """A field holds NaN or an infinity."""
     BAD_IMAGE = "bad_image"

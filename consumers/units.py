@@ -84,26 +84,18 @@ def _quantity(text: object, kind: str, units: Mapping[str, Decimal], hint: str) 
     known = ", ".join(units)
     match = _QUANTITY.fullmatch(str(text)) if isinstance(text, str | int | float) else None
     if isinstance(text, bool) or match is None:
-        raise ValueError(f"{_shown(text)} is not a {kind}; write a number and a unit ({known}), as in 60{hint}")
+        shown = repr(text) if isinstance(text, str | int | float) else f"a {type(text).__name__}"
+        raise ValueError(f"{shown} is not a {kind}; write a number and a unit ({known}), as in 60{hint}")
     number, unit = match["number"], match["unit"]
     if not unit:
         meant = "B" if "B" in units and Decimal(number) >= _MANY_BYTES else hint
         raise ValueError(f"{text} has no unit; write {number}{meant}, or another of {known}")
     if unit not in units:
-        guess = _meant(unit, units)
+        small = unit.lower()
+        guess = next((one for one in units if small == one.lower() or small in _MEANT.get(one, ())), None)
         advice = f"a number and one of them, as in 60{hint}" if guess is None else f"for instance {number}{guess}"
         raise ValueError(f"{text!r} has a unit that is not one of {known}; write {advice}")
     return _EXACT.multiply(Decimal(match["number"]), units[match["unit"]])
-
-
-def _meant(unit: str, units: Mapping[str, Decimal]) -> str | None:
-    """Return the unit that somebody means by another text, or None if that is nobody's guess."""
-    small = unit.lower()
-    return next((one for one in units if small == one.lower() or small in _MEANT.get(one, ())), None)
-
-
-def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
 def _write(number: Decimal, units: Mapping[str, Decimal], smallest: str) -> str:

@@ -16,6 +16,10 @@ DType = Literal[
 DTYPES: tuple[str, ...] = get_args(DType)
 RAGGED = ".lengths"
 """The suffix of the feature with the row lengths of a ragged one; the model takes both as one RaggedTensor."""
+PRESENT = ".present"
+"""The suffix of the column that says which rows have a label that a record may lack."""
+_NO_NUMBER = math.nan
+_NO_TEXT = "\x00none"
 Column = npt.NDArray[np.generic]
 """One field's values, the rows first. Strings are object arrays of `bytes`."""
 
@@ -35,6 +39,16 @@ class TimeFormat:
     min: int | None = None
     max: int | None = None
     """Bounds of the time, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appearing:
+    """That a label's texts become classes as they come, numbered from 0."""
+
+    most: int
+    """How many there may be."""
+    dtype: DType
+    """The dtype of the numbers, which the model gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +87,18 @@ class Field:
     None where the field is no image.
     """
 
+    appearing: Appearing | None = None
+    """Of a label: that its texts get numbers when blocks are made of them; None where rows have what is decoded."""
+
+    scaled: tuple[int, ...] | None = None
+    """The shape of a record's value, each element of which is scaled by running statistics; None for no such feature.
+
+    With windows `shape` has the steps of the sequence in front.
+    """
+
+    masked: bool = False
+    """Of a label: whether a record without it is learnt all the same, for the other outputs."""
+
     ahead: int = 0
     """Of a label, with windows: how many records of the same key after the newest of a window it comes."""
 
@@ -85,15 +111,38 @@ class Field:
         name = self.name + RAGGED if self.ragged else self.length
         return None if name is None else Field(name=name, source=self.source, dtype="int32", min=0, max=self.shape[0])
 
+    @property
+    def mask(self) -> "Field | None":
+        """The column that says which rows have this label; None where each has it."""
+        return (
+            Field(name=self.name + PRESENT, source=self.source, dtype="bool", ahead=self.ahead) if self.masked else None
+        )
+
+    @property
+    def stand_in(self) -> Any:
+        """A value that a record may hold, for a row that has none."""
+        if self.one_of is not None:
+            return self.one_of[0]
+        if self.dtype == "string":
+            return b""
+        low, high = self.min, self.max
+        return low if low is not None and low > 0 else high if high is not None and high < 0 else 0
+
     def reads_like(self, other: "Field") -> bool:
         """Return whether both read the same column, with the same verdicts, from a field of a record."""
         one, same = self.as_read, other.as_read
-        aside = {key: getattr(same, key) for key in ("name", "length", "ragged", "ahead", "example")}
+        names = ("name", "length", "ragged", "appearing", "scaled", "ahead", "example")
+        aside = {key: getattr(same, key) for key in names}
         return replace(one, **aside) == same
 
     @property
     def as_read(self) -> "Field":
-        """The field as a decoder reads it from a record: itself, unless it holds texts of classes or another time."""
+        """The field as a decoder reads it from a record: itself, unless it holds texts of classes or another time.
+
+        One that may be missing has a mark in its place, which no record may hold.
+        """
+        if self.masked:
+            return replace(_marked(replace(self, masked=False, ahead=0).as_read), masked=True)
         if self.classes is not None:
             missing, pad = self._text_of(self.missing), self._text_of(self.pad)
             listed = self.classes
@@ -103,6 +152,14 @@ class Field:
         if self.time is not None:
             return replace(self, dtype=_READ_AS.get(self.time.unit, "int64"), time=None, min=None, max=None)
         return self
+
+    @property
+    def as_learnt(self) -> "Field":
+        """The field as the model gets it: itself, unless its texts get numbers."""
+        if self.appearing is None:
+            return self
+        most, dtype = self.appearing.most, self.appearing.dtype
+        return replace(self, dtype=dtype, appearing=None, missing=None, example=None, min=0, max=most - 1)
 
     def _text_of(self, index: bool | float | str | None) -> str | None:
         return None if index is None or self.classes is None else self.classes[int(index)]
@@ -118,6 +175,20 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
+def _marked(field: Field) -> Field:
+    """Return the field with a mark as its `missing`: NaN, a text that is not listed, or an end of the integers."""
+    if field.dtype == "string":
+        return replace(field, missing=_NO_TEXT)
+    if "int" not in field.dtype:
+        return replace(field, missing=_NO_NUMBER)
+    limits = np.iinfo(field.dtype)
+    if limits.min < 0:
+        least = int(limits.min) + 1
+        return replace(field, missing=int(limits.min), min=least if field.min is None else max(least, field.min))
+    most = int(limits.max) - 1
+    return replace(field, missing=int(limits.max), max=most if field.max is None else min(most, field.max))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """All the fields of a record, by role."""
@@ -127,6 +198,8 @@ class Schema:
     weight: Field | None = None
     event_time: Field | None = None
     """An int64 of milliseconds since 1970."""
+    key: Field | None = None
+    """What labels that come later are found by; None where they are in the record."""
 
     @property
     def inputs(self) -> tuple[Field, ...]:
@@ -135,14 +208,25 @@ class Schema:
         return self.features + tuple(field for field in lengths if field is not None)
 
     @property
+    def targets(self) -> tuple[Field, ...]:
+        """The labels as the dataset has them: which rows have a label that they may lack is a column too."""
+        masks = (label.mask for label in self.labels)
+        return self.labels + tuple(mask for mask in masks if mask is not None)
+
+    @property
     def row_nbytes(self) -> int:
         """The memory of a decoded row, bytes; texts count by the references to them."""
-        return sum(math.prod(field.shape) * field.numpy_dtype.itemsize for field in (*self.inputs, *self.labels))
+        return sum(math.prod(field.shape) * field.numpy_dtype.itemsize for field in (*self.inputs, *self.targets))
+
+    @property
+    def as_learnt(self) -> "Schema":
+        """The schema of the rows as the model gets them."""
+        return replace(self, labels=tuple(label.as_learnt for label in self.labels))
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """Every field, features first: the order of a raw record's bytes."""
-        extra = tuple(field for field in (self.weight, self.event_time) if field is not None)
+        extra = tuple(field for field in (self.weight, self.event_time, self.key) if field is not None)
         return self.features + self.labels + extra
 
 

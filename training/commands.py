@@ -51,6 +51,8 @@ class Resume:
 
     reason: str | None = None
     """Why, for example "asked to by 127.0.0.1 over HTTP"."""
+    assume_absent: bool = False
+    """Whether labels that do not come are taken for none."""
     answer: "Future[None]" = field(default_factory=Future)
 
 

@@ -88,8 +88,11 @@ class Hold(Protocol):
         """Why it has to wait; None where it need not. Never waits itself."""
         ...
 
-    def let_pass(self) -> None:
-        """Let what is held pass, because a person has asked for it; never waits."""
+    def let_pass(self, *, assume_absent: bool = False) -> None:
+        """Let what is held pass, because a person has asked for it; never waits.
+
+        `assume_absent`: labels that have not come will not come.
+        """
         ...
 
 
@@ -98,5 +101,5 @@ class NoHold:
 
     reason: str | None = None
 
-    def let_pass(self) -> None:
+    def let_pass(self, *, assume_absent: bool = False) -> None:
         """Do nothing."""

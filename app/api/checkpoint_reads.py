@@ -223,7 +223,7 @@ def _fields(inspection: Inspection) -> dict[str, Any]:
     if (manifest := inspection.manifest) is not None:
         own = ("parent", "term", "incarnation", "step", "reason", "ordered_by", "note", "created_at")
         fields |= {name: getattr(manifest, name) for name in own} | {"bytes": manifest.size}
-        fields |= {"metrics": manifest.metrics, "measured": manifest.measured}
+        fields |= {"metrics": manifest.metrics, "measured": manifest.measured, "golden": manifest.golden}
     return fields
 
 

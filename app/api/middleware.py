@@ -104,7 +104,13 @@ class ApiMiddleware:
             await self._manner.answer(problem, self._stamp())(scope, receive, send)
             return
         if body is not None:
-            await self._app(scope, _replayed(body, receive), send)
+            # The application gets the body once, and then what follows it.
+            waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def replay() -> Message:
+                return waiting.pop() if waiting else await receive()
+
+            await self._app(scope, replay, send)
 
 
 def _not_cached(send: Send) -> Send:
@@ -188,13 +194,3 @@ def _too_large(manner: Manner) -> ProblemError:
         fix=manner.instead,
         headers={"connection": "close"},
     )
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that yields the body once, and then what `receive` yields."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replay

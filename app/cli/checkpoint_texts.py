@@ -11,7 +11,7 @@ from millrace.consumers.rounded import rounded_age, rounded_size, rounded_value
 from millrace.training.checkpoints.inspection import Condition, Inspection
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.history.comparison import Comparison, Pair, VariableDifference
-from millrace.training.history.lineage import CheckpointLineage, Link
+from millrace.training.history.lineage import CheckpointLineage
 from millrace.training.ledger.account import PartitionAccount
 
 _WIDTH = 14
@@ -79,7 +79,12 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
     found = lineage.found
     yield _fact("checkpoint", f"{found.number} ({'; '.join([found.condition, *found.problems])})")
     if found.manifest is not None:
-        yield from _origin(found.manifest)
+        manifest = found.manifest
+        yield _fact("parent", _or_none(manifest.parent))
+        yield _fact("step", f"{manifest.step}, incarnation {manifest.incarnation}, term {manifest.term}")
+        yield _fact("written", f"{manifest.created_at}, {manifest.size:,} bytes in {len(manifest.files)} files")
+        ordered = "" if manifest.ordered_by is None else f", ordered by {manifest.ordered_by}"
+        yield _fact("why", manifest.reason + ordered + ("" if manifest.note is None else f": {manifest.note}"))
         if found.pins:
             yield _fact("pinned", ", ".join(f"by {pin.by} since {pin.since}" for pin in found.pins))
         yield from _metrics(found.manifest)
@@ -97,7 +102,10 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
             row = str(link.first) if link.count == 1 else f"{link.first}..{link.last} ({link.count})"
             ordered = "" if link.ordered_by is None else f" by {link.ordered_by}"
             note = "" if link.note is None else f": {link.note}"
-            yield _fact(label, f"{row} {link.reason or 'no longer on disk'}{ordered}{note}{_code(link)}")
+            hashes = {"settings": link.config_sha256, "model.py": link.model_sha256}
+            known = ", ".join(f"{name} {digest[:_SHORT]}" for name, digest in hashes.items() if digest is not None)
+            code = f" ({known})" if known else ""
+            yield _fact(label, f"{row} {link.reason or 'no longer on disk'}{ordered}{note}{code}")
             label = ""
     if found.condition is not Condition.GOOD:
         return
@@ -116,22 +124,8 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield _fact("last rewind", f"checkpoint {last.number}, back to {last.to}{by}{why}")
 
 
-def _code(link: Link) -> str:
-    hashes = {"settings": link.config_sha256, "model.py": link.model_sha256}
-    known = [f"{name} {digest[:_SHORT]}" for name, digest in hashes.items() if digest is not None]
-    return f" ({', '.join(known)})" if known else ""
-
-
-def _origin(manifest: Manifest) -> Iterator[str]:
-    yield _fact("parent", _or_none(manifest.parent))
-    yield _fact("step", f"{manifest.step}, incarnation {manifest.incarnation}, term {manifest.term}")
-    yield _fact("written", f"{manifest.created_at}, {manifest.size:,} bytes in {len(manifest.files)} files")
-    ordered = "" if manifest.ordered_by is None else f", ordered by {manifest.ordered_by}"
-    yield _fact("why", manifest.reason + ordered + ("" if manifest.note is None else f": {manifest.note}"))
-
-
 def _metrics(manifest: Manifest) -> Iterator[str]:
-    """Give one line for each live metric, the watched one first."""
+    """Give one line for each live metric, the watched one first, and one for the golden set."""
     measured = manifest.measured
     watched = None if measured is None else measured.watched
     label = "metrics"
@@ -145,6 +139,9 @@ def _metrics(manifest: Manifest) -> Iterator[str]:
             label, f"{name} {rounded_value(manifest.metrics[name], 4)}" + (f" ({'; '.join(beside)})" if beside else "")
         )
         label = ""
+    if (golden := manifest.golden) is not None:
+        values = ", ".join(f"{name} {rounded_value(value, 4)}" for name, value in sorted(golden.values.items()))
+        yield _fact("golden set", f"{values} ({golden.rows:,} records, sha256 {golden.sha256[:_SHORT]})")
 
 
 def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
@@ -171,6 +168,7 @@ def _offsets(facts: PartitionAccount) -> str:
     parts = [f"learnt {facts.learnt:,}"]
     parts += [f"set aside {count:,} {reason.value}" for reason, count in facts.set_aside.items()]
     parts += [f"skipped {count:,} by {order}" for order, count in facts.skipped.items()]
+    parts += [f"filtered {facts.filtered:,}"] if facts.filtered else []
     parts += [f"{count:,} {word}" for word, count in (("gaps", facts.gaps), ("lost to retention", facts.lost)) if count]
     parts += [f"{count:,} cut in {feature}" for feature, count in facts.truncated.items()]
     if facts.position == facts.start:

@@ -32,7 +32,7 @@ from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.service_client import saved
 from millrace.consumers.suggested_command import suggested_command
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.checkpoints.inspection import Condition, Inspection
+from millrace.training.checkpoints.inspection import Condition
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.checkpoints.store import CheckpointStore
@@ -155,8 +155,9 @@ def verify(
         )
     bad = [one for one in found if one.condition is Condition.CORRUPT or (number is not None and not one.verified)]
     if bad:
+        named = [one.name if one.number is None else f"checkpoint {one.number} is {one.condition}" for one in bad]
         raise CorruptError(
-            f"{', '.join(_name(one) for one in bad)}: it must not be loaded; restore it from a copy, or resume "
+            f"{', '.join(named)}: it must not be loaded; restore it from a copy, or resume "
             f"from another one by `{suggested_command('rewind', '--to')} NUMBER`"
         )
 
@@ -234,6 +235,8 @@ def weights(
     from millrace.app.service.model_setup import model_file  # noqa: PLC0415
     from millrace.training.model.call.class_balance import NAME as SHAPING  # noqa: PLC0415
     from millrace.training.model.call.class_balance import correct_last_layer  # noqa: PLC0415
+    from millrace.training.model.call.running_scale import NAME as SCALE  # noqa: PLC0415
+    from millrace.training.model.call.running_scale import constants_of  # noqa: PLC0415
     from millrace.training.model.setup import model_file as model_code  # noqa: PLC0415
     from millrace.training.model.weights.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
@@ -242,21 +245,27 @@ def weights(
     store = _store(settings)
     number = _chosen(store, which)
     balance = settings.balance.for_rows(settings.row_schema)
-    state = store.load(number, only={PART, *(() if balance is None else (SHAPING,))})
-    kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     schema = settings.row_schema
+    state = store.load(number, only={PART, SHAPING, SCALE})
+    kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     model = model_with_weights(model_code.load(model_file(settings)), schema, state[PART], (kept,))
     corrected = balance is not None and correct_last_layer(model, balance, state.get(SHAPING, PartState()))
     written = write_weights(model, out)
     answer = {"checkpoint": number, "bytes": written, "file": str(out)}
     if balance is not None:
         answer["corrected"] = corrected
+    constants = constants_of(schema, state.get(SCALE))
+    scale = {name: {"mean": mean.tolist(), "factor": factor.tolist()} for name, (mean, factor) in constants.items()}
+    if scale:
+        answer["scale"] = scale
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     else:
         typer.echo(f"wrote {written:,} bytes of checkpoint {number} to {out}")
         if balance is not None:
             typer.echo(_CORRECTED if corrected else _UNCORRECTED)
+        for name, by in scale.items():
+            typer.echo(f"it takes {name} less {by['mean']}, times {by['factor']}, cut at -10 and 10")
 
 
 def _settings(file: Path | None) -> "Settings":
@@ -280,7 +289,3 @@ def _chosen(store: "CheckpointStore", which: str) -> int:
     if newest is None:
         raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")
     return newest.number
-
-
-def _name(found: "Inspection") -> str:
-    return found.name if found.number is None else f"checkpoint {found.number} is {found.condition}"

@@ -169,6 +169,8 @@ def letter_row(letter: ReceivedLetter, *, values: bool) -> list[str]:
 def letter_facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
     """Return everything about a letter; keys and values only on request."""
     headers = letter.ours
+    # A letter that carries only the record's origin does not say when that was written.
+    written = _number(headers.get("timestamp", "0"))
     known: dict[str, Any] = {
         "letter": f"{letter.place.number}:{letter.place_offset}",
         "reason": headers.get("reason", "not one of millrace's"),
@@ -176,7 +178,7 @@ def letter_facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
         "schema": headers.get("schema"),
         "detail": headers.get("detail"),
         "record": ":".join(headers.get(key, "?") for key in ("topic", "partition", "offset")),
-        "written": _moment(headers.get("timestamp", "0")),
+        "written": event_moment(written) if written else None,
         "without_record": headers.get("without_record"),
         "set_aside": event_moment(letter.sent_ms),
         "set_aside_by": headers.get("name"),
@@ -220,12 +222,6 @@ def _size(letter: ReceivedLetter) -> int | None:
         return None
     shortened = _number(letter.ours.get("value_bytes", ""))
     return len(letter.value) if shortened is None else shortened
-
-
-def _moment(milliseconds: str) -> str | None:
-    """Return when the record was written; None for a letter that carries only the record's origin."""
-    written = _number(milliseconds)
-    return event_moment(written) if written else None
 
 
 def _number(text: str) -> int | None:

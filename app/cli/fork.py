@@ -2,8 +2,7 @@
 
 import json
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +15,6 @@ from millrace.app.settings import load
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.fork.origin import find_origin, loaded_as, parsed
 from millrace.consumers.kafka.positions import parse_start
-
-if TYPE_CHECKING:
-    from millrace.app.tools.fork.fork import Forked
 
 
 def fork(
@@ -53,21 +49,20 @@ def fork(
     from millrace.app.tools.fork.fork import fork as begin  # noqa: PLC0415 - loads TensorFlow
 
     forked = begin(found, comes_from, at)
+    facts = forked.manifest.provenance["forked_from"]
     if as_json:
-        facts = forked.manifest.provenance["forked_from"]
         typer.echo(json.dumps({"name": name, "forked_from": facts, "positions": forked.manifest.positions}, indent=2))
     else:
-        typer.echo("\n".join(_told(forked, name, config)))
-
-
-def _told(forked: "Forked", name: str, config: Path) -> list[str]:
-    facts = forked.manifest.provenance["forked_from"]
-    positions = ", ".join(f"{partition}={offset}" for partition, offset in forked.manifest.positions.items())
-    given = "" if load(config).settings.name == name else f"MILLRACE_NAME={name} "
-    return [
-        f"{name}@0 is a fork of {forked.table.summary()}",
-        *forked.table.lines(),
-        f"of the optimizer's variables {forked.slots.kept} go on and {forked.slots.new} start new",
-        f"it reads {facts['reads']}: {positions}",
-        f"start it: {given}millrace run -c {shlex.quote(str(config))}",
-    ]
+        positions = ", ".join(f"{partition}={offset}" for partition, offset in forked.manifest.positions.items())
+        given = "" if load(config).settings.name == name else f"MILLRACE_NAME={name} "
+        typer.echo(
+            "\n".join(
+                [
+                    f"{name}@0 is a fork of {forked.table.summary()}",
+                    *forked.table.lines(),
+                    f"of the optimizer's variables {forked.slots.kept} go on and {forked.slots.new} start new",
+                    f"it reads {facts['reads']}: {positions}",
+                    f"start it: {given}millrace run -c {shlex.quote(str(config))}",
+                ]
+            )
+        )

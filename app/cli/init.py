@@ -12,6 +12,7 @@ import typer
 
 from millrace.app.cli.notes import note
 from millrace.app.settings import load_kafka, load_registry
+from millrace.app.settings.spelling import flow
 from millrace.app.tools.init.column_roles import (
     ChosenRoles,
     Roles,
@@ -36,6 +37,8 @@ from millrace.app.tools.init.draft_files import (
 )
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text
 from millrace.app.tools.init.drafted_model import model_text
+from millrace.app.tools.init.kinds import kinds_of
+from millrace.app.tools.init.later_labels import later_labels
 from millrace.app.tools.init.questions import asked_parts
 from millrace.app.tools.init.topic_sample import first_records, look_at, schema_hints
 from millrace.consumers.errors import ConfigError
@@ -56,6 +59,10 @@ def init(
             help="The field to predict; without it, init asks in a terminal, and elsewhere takes the one field that is "
             "named as labels are: label, target, y, clicked …"
         ),
+    ] = None,
+    labels_topic: Annotated[
+        str | None,
+        typer.Option(help="The topic of the labels, if they come later; --label is a field of its records then."),
     ] = None,
     weight: Annotated[str | None, typer.Option(help="The field with the weight of a record.")] = None,
     event_time: Annotated[str | None, typer.Option(help="The field with the event time.")] = None,
@@ -94,6 +101,12 @@ def init(
     hints = schema_hints(load_registry(out, registry), schema, message, out)
     found = first_records(kafka)
     look = look_at(found.values, _split(columns) or (), found.beside, hints)
+    later = None
+    if labels_topic is not None:
+        of_labels = first_records(load_kafka(out, labels_topic, _split(bootstrap_servers)))
+        their_look = look_at(of_labels.values, (), of_labels.beside, hints)
+        later, look = later_labels(labels_topic, (found, look), (of_labels, their_look), label)
+        label = later.label
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     look, roles = _cast(look, wanted, found.tombstones, ask=not as_json)
     sequences = sequences_of(look.rows, roles, found.partitions)
@@ -104,7 +117,7 @@ def init(
         held=found.held,
         records_per_s=found.records_per_s,
     )
-    config, model = config_text(place, look, roles, sequences), model_text(topic, roles, sequences)
+    config, model = config_text(place, look, roles, sequences, later), model_text(topic, roles, sequences)
     write(out, Draft(config=config, model=model))
     report = {
         "config": str(out / CONFIG),
@@ -115,6 +128,8 @@ def init(
         "features": [column.source for column in roles.features],
         "left_out": {column.source: column.why for column in roles.left_out},
         "windows": None if sequences is None or not sequences.whole else sequences.key.source,
+        "labels": None if later is None else {"topic": later.topic, "key": later.key, "within": later.within},
+        "where": look.section.get("where"),
         "notes": list(look.notes),
         "set_aside": set_aside(verdicts_of(out / CONFIG, found.chunks)),
     }
@@ -134,6 +149,11 @@ def _cast(look: Look, wanted: ChosenRoles, tombstones: int, *, ask: bool) -> tup
     if envelope is not None:
         told = deletes_and_tombstones(look.rows, envelope, look.looked_at, tombstones)
         look = replace(look, notes=(*look.notes, told))
+    if (found := kinds_of(look.rows, str(wanted.label))) is not None:
+        source, values = found
+        where = {source: values[0] if len(values) == 1 else values}
+        hint = f"only these have {wanted.label}; the others are filtered"
+        look = replace(look, section={**look.section, "where": where}, hints={**look.hints, "where": hint})
     labelled = [row for row in look.rows if row.get(str(wanted.label)) is not None]
     columns = columns_of(labelled, look.nullable) if labelled else seen
     return look, cast(columns if envelope is None else without_envelope(columns, envelope), wanted)
@@ -146,13 +166,17 @@ def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) ->
     """
     labels = likely_labels(seen)
     if not labels:
-        raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")
+        raise ConfigError("no field can be predicted; if labels lie in another topic, name that by --labels-topic")
     if not (ask and sys.stdin.isatty()):
         if (label := label_by_name(seen)) is not None:
             note(f"took {label!r} for the field to predict, by its name; --label names another")
             return replace(wanted, label=label)
         looks_like_one = any(named_like_a_label(column) for column in seen if column.source in labels)
-        none = "" if looks_like_one else "; none is named as labels are: if it lies in another topic, join it upstream"
+        none = (
+            ""
+            if looks_like_one
+            else "; none is named as labels are: if it lies in another topic, name that by --labels-topic"
+        )
         raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}{none}")
     return asked_parts(seen, wanted)
 
@@ -167,6 +191,16 @@ def _in_words(report: dict[str, object]) -> str:
     assert isinstance(notes, list)
     key = report["windows"]
     windows = [f"Learns from the last records of each {key} (windows)."] if key else []
+    where = [f"Learns from some kinds of records alone (where: {flow(report['where'])})."] if report["where"] else []
+    later = report["labels"]
+    assert later is None or isinstance(later, dict)
+    labels = (
+        [] if later is None else [f"Labels come from {later['topic']}, by {later['key'][0]}, within {later['within']}."]
+    )
+    set_aside = report["set_aside"]
+    assert isinstance(set_aside, dict)
+    refused = ", ".join(f"{n:,} {why}" for why, n in set_aside.items())
+    decodes = f"Of them these do not decode by the draft: {refused}." if refused else "All of them decode by the draft."
     # A line for each reason, with the fields that are left out for it.
     by_reason: dict[str, list[str]] = {}
     for source, why in left_out.items():
@@ -175,19 +209,14 @@ def _in_words(report: dict[str, object]) -> str:
         [
             f"Looked at {report['records']:,} records: {report['format']}.",
             f"Learns {report['label']} ({tasks.get(str(report['task']), 'a number')}) from {', '.join(features)}.",
-            _decodes(report["set_aside"]),
+            decodes,
             *[f"Leaves out {', '.join(sources)}{f': {why}' if why else ''}." for why, sources in by_reason.items()],
+            *labels,
             *windows,
+            *where,
             *(f"{note[0].upper()}{note[1:]}." for note in notes),
             f"Wrote {config} and model.py beside it. Next:",
             f"  millrace validate -c {config}",
             f"  millrace run -c {config}",
         ]
     )
-
-
-def _decodes(set_aside: object) -> str:
-    assert isinstance(set_aside, dict)
-    if not set_aside:
-        return "All of them decode by the draft."
-    return f"Of them these do not decode by the draft: {', '.join(f'{n:,} {why}' for why, n in set_aside.items())}."

@@ -63,18 +63,16 @@ def broker(
     with LocalBroker(folder, port=port, repository=repository) as running:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        typer.echo(_place(running, as_json=as_json))
+        address, place = running.bootstrap_servers, str(running.folder)
+        if as_json:
+            typer.echo(json.dumps({"bootstrap_servers": address, "folder": place, "pid": running.pid}))
+        else:
+            typer.echo(
+                f"Kafka {KAFKA_VERSION} serves on {address} (process {running.pid}, data in {place}). Ctrl-C stops it."
+            )
         while not stopping.wait(_LOOK_EVERY_S):
             if not running.running():
                 raise LocalBrokerError(f"the broker ended by itself: {running.last_words()}")
-
-
-def _place(running: LocalBroker, *, as_json: bool) -> str:
-    """Return where a broker serves, for people or as JSON."""
-    address, folder = running.bootstrap_servers, str(running.folder)
-    if as_json:
-        return json.dumps({"bootstrap_servers": address, "folder": folder, "pid": running.pid})
-    return f"Kafka {KAFKA_VERSION} serves on {address} (process {running.pid}, data in {folder}). Ctrl-C stops it."
 
 
 @local.command()

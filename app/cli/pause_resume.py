@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,13 +27,16 @@ def pause(
 def resume(
     *,
     service: ServiceOptions,
+    assume_absent: Annotated[
+        bool, typer.Option(help="Learn what waits for labels without them: none have come, and none will.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Resume learning in a paused service.
 
     Example: millrace resume --url http://trainer:8080 --token-file token
     """
-    answer = service.client().command("/resume")
+    answer = service.client().command("/resume", {"assume_absent": True} if assume_absent else None)
     _report(answer, as_json, f"learning resumes ({answer.get('state')})")
 
 

@@ -10,13 +10,15 @@ from uuid import uuid4
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
+from millrace.app.cli.notes import note
 from millrace.app.cli.options import Json, grouped, loaded
 from millrace.app.cli.tables import BarLines
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import Loaded
 from millrace.app.settings.environment import require_tensorflow_backend
-from millrace.app.tools.pretrain.shard_sources import ShardSource, TopicRange, from_archive, from_files
+from millrace.app.tools.pretrain.shard_sources import ShardSource, TopicRange, from_archive, from_files, from_images
+from millrace.consumers.archive.shard_copies import ShardCopies
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Offsets, parse_start, parse_until
 from millrace.consumers.suggested_command import suggested_command
@@ -24,11 +26,16 @@ from millrace.consumers.suggested_command import suggested_command
 if TYPE_CHECKING:
     from millrace.app.tools.pretrain.pretrain import Result
     from millrace.pipelines.files.service_dataset import ServiceJob
+    from millrace.training.model.golden.golden_records import GoldenRecords
     from millrace.training.pretraining.epochs import Epoch
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FILES]", help="TFRecord files of tf.train.Example; default: the archive's shards."),
+    typer.Argument(
+        metavar="[FILES]",
+        help="TFRecord files of tf.train.Example, or a folder of images in folders named as their labels; default: the "
+        "archive's shards.",
+    ),
 ]
 
 
@@ -83,13 +90,17 @@ class LearningOptions:
     epochs: Annotated[int, typer.Option(min=1, help="How often all rows are learnt.")] = 1
     validation: Annotated[
         str | None,
-        typer.Option(help="The share of the rows, the newest, to validate on; default: 10%, if there are enough rows."),
+        typer.Option(help="The share of the rows, the newest, to validate on; default: the golden set, or else 10%."),
     ] = None
     patience: Annotated[
         int | None,
         typer.Option(min=1, help="Stop after this many epochs without a better validation; keep the best epoch."),
     ] = None
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard's events there.")] = None
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Say what is slowest in the first epoch, and write a trace for TensorBoard."),
+    ] = None
     callbacks: Annotated[
         str | None, typer.Option(metavar="FUNCTION", help="The function of model.py that returns Keras callbacks.")
     ] = None
@@ -115,10 +126,21 @@ class ReadingOptions:
     shuffle: Annotated[int, typer.Option(min=0, help="Rows of the window that is permuted; 0: none.")] = 65_536
     cache: Annotated[
         str | None,
-        typer.Option(metavar="memory|DIR", help="Keep what decoding and preprocess give, for the later epochs."),
+        typer.Option(
+            metavar="memory|DIR",
+            help="Keep what decoding and preprocess give, for the later epochs; in a folder for later runs too.",
+        ),
     ] = None
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same order of rows on every run; slower.")
+    ] = False
+    cache_shards: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Fetch a bucket's shards to this folder, for later runs too."),
+    ] = None
+    skip_damaged: Annotated[
+        bool,
+        typer.Option("--skip-damaged", help="Read all files first, and leave out those that are not what was written."),
     ] = False
 
 
@@ -140,8 +162,19 @@ class SharingOptions:
         typer.Option("--cross-trainer-cache", help="With --job-name: each trainer gets all rows, made once for all."),
     ] = False
 
+    max_outstanding_requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --service: chunks of rows that are asked of workers at a time; default: TensorFlow's."
+        ),
+    ] = None
+
     def check(self, *, deterministic: bool, ranged: bool) -> None:
         """Raise BadParameter where one option needs another, or excludes it."""
+        if self.max_outstanding_requests is not None and self.service is None:
+            raise typer.BadParameter(
+                "it bounds the reading from a service; name it by --service", param_hint="--max-outstanding-requests"
+            )
         if self.job_name is not None and self.service is None:
             raise typer.BadParameter("a job is one of a service; name it by --service", param_hint="--job-name")
         if self.job_name == "":
@@ -168,7 +201,7 @@ class SharingOptions:
         require_dispatcher(address)
         # Trainers of one name would share rows rather than each get all of them.
         trainer = f"{name}-{uuid4().hex}" if self.cross_trainer_cache else None
-        return ServiceJob(address=address, job=self.job_name, trainer=trainer)
+        return ServiceJob(address=address, job=self.job_name, trainer=trainer, most_asked=self.max_outstanding_requests)
 
 
 @grouped
@@ -190,7 +223,11 @@ def pretrain(
     found = loaded(file)
     share, begin = learning.validation_share(), extent.live_from()
     sharing.check(deterministic=reading.deterministic, ranged=extent.start is not None)
-    source = source_of(found, files or [], extent)
+    if learning.profile is not None and sharing.service is not None:
+        raise typer.BadParameter(
+            "the workers of a service read in other processes; leave it out", param_hint="--profile"
+        )
+    source = source_of(found, files or [], extent, reading)
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
     # These load TensorFlow.
@@ -204,6 +241,7 @@ def pretrain(
         patience=learning.patience,
         inputs=InputOptions(shuffle=reading.shuffle, cache=reading.cache, deterministic=reading.deterministic),
         tensorboard=learning.tensorboard,
+        profile=learning.profile,
         callbacks=learning.callbacks,
         service=sharing.job(found.settings.name),
         position=begin,
@@ -218,20 +256,34 @@ def pretrain(
     typer.echo(f"go on by `{suggested_command('run')}`")
 
 
-def source_of(found: Loaded, files: list[Path], extent: RangeOptions) -> ShardSource | TopicRange:
+def source_of(
+    found: Loaded, files: list[Path], extent: RangeOptions, reading: ReadingOptions = ReadingOptions()
+) -> ShardSource | TopicRange:
     """Return what the command line names: files, a range of the topics, or else the archive."""
-    wanted = extent.named()
+    wanted, place = extent.named(), found.settings.archive.path
     if wanted is not None and files:
         raise typer.BadParameter("name files, or a range of the topics", param_hint="--from")
+    if wanted is not None and reading.skip_damaged:
+        raise typer.BadParameter("it goes with files and with the archive", param_hint="--skip-damaged")
+    if reading.cache_shards is not None and (wanted is not None or files or not isinstance(place, str)):
+        raise typer.BadParameter(
+            "it is for the shards of an archive in a bucket, and these records are read from elsewhere",
+            param_hint="--cache-shards",
+        )
+    if len(files) == 1 and files[0].is_dir():
+        return from_images(files[0])
     if wanted is not None or files:
-        return wanted or from_files(files)
-    path = found.settings.archive.path
-    if path is None:
+        return wanted or from_files(files, skip_damaged=reading.skip_damaged)
+    if place is None:
         raise ConfigError(
             "archive.path: the settings name no archive; write its folder there, or name TFRecord files, or give the "
             "beginning of a range of the topics by --from"
         )
-    return from_archive(path, found.settings.kafka.topics)
+    copies = None if reading.cache_shards is None else ShardCopies(reading.cache_shards, str(place))
+    source = from_archive(place, found.settings.kafka.topics, skip_damaged=reading.skip_damaged, copies=copies)
+    if copies is not None:
+        note(copies.told(source.archived))
+    return source
 
 
 def _facts(result: "Result") -> dict[str, object]:
@@ -262,9 +314,17 @@ class EpochLines(BarLines):
         super().__init__(quiet=quiet)
         self._epochs = epochs
 
-    def dealt(self, training: ShardSource, validation: ShardSource | None) -> None:
+    def dealt(
+        self, training: ShardSource, validation: ShardSource | None, golden: "GoldenRecords | None" = None
+    ) -> None:
         """Say what is trained and validated on."""
-        self.say(f"training on {training.rows:,} rows of {training.what}, {_validating(training, validation)}")
+        validating = _validating(training, validation)
+        if golden is not None and validation is None:
+            validating = f"validating on the golden set: {golden.rows:,} rows of {golden.path}"
+        self.say(f"training on {training.rows:,} rows of {training.what}, {validating}")
+        for file in training.damaged:
+            rows = "" if file.rows is None else f" with {file.rows:,} rows"
+            self.say(f"{file.name}{rows} is left out: {file.why}")
 
     def began(self, epoch: int, rows: int) -> None:
         """Begin the bar of an epoch."""
@@ -304,6 +364,8 @@ def _validating(training: ShardSource, validation: ShardSource | None) -> str:
         given, every = (len({shard.partition for shard in part.archived}) for part in (validation, training))
         of = "" if every == 1 else f" of each of {every} partitions"
         which = "the newest" + (of if given == every else f" of {given} of {every} partitions")
+    elif validation.images is not None:
+        which = "chosen by their names"
     else:
         files = len(validation.shards)
         which = f"the newest {files} of {files + len(training.shards)} files"

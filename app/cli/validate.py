@@ -30,6 +30,14 @@ def validate(
             help="Check only whether this model can resume from a checkpoint; exits 4 if not. Kafka is not asked.",
         ),
     ] = None,
+    eager: Annotated[
+        bool,
+        typer.Option(
+            "--eager",
+            help="Only run preprocess, augment and the model once on sampled records, line by line, so that print and "
+            "breakpoint() in them work.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check everything that a start needs, and change nothing.
@@ -39,15 +47,25 @@ def validate(
     the worst failure.
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
+    if eager and (against is not None or as_json):
+        raise typer.BadParameter("it runs your code, which may print; write it alone", param_hint="--eager")
     number = None if against is None else checkpoint_number(against, "--against-checkpoint")
     require_tensorflow_backend()
     path = config_file(file)
     load_tensorflow()
-    from millrace.app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
+    from millrace.app.tools.validate.examination import (  # noqa: PLC0415 - loads TensorFlow
+        examine_against,
+        examine_eagerly,
+        examine_file,
+    )
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table shows what it would log
     checks, screen = [], console()
-    for check in examine_file(path) if against is None else examine_against(path, number):
+    if against is not None:
+        found = examine_against(path, number)
+    else:
+        found = examine_eagerly(path) if eager else examine_file(path)
+    for check in found:
         checks.append(check)
         if not as_json:
             outcome = check.outcome.value
@@ -56,15 +74,14 @@ def validate(
     if as_json:
         typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "exit_code": code}, indent=2))
     else:
-        typer.echo(_summary(checks))
+        typer.echo(_summary(checks, "it ran" if eager else "a start would succeed"))
     raise typer.Exit(code)
 
 
-def _summary(checks: "Sequence[CheckResult]") -> str:
-
+def _summary(checks: "Sequence[CheckResult]", success: str) -> str:
     failed = sum(check.outcome is CheckOutcome.FAIL for check in checks)
     warned = sum(check.outcome is CheckOutcome.WARN for check in checks)
     warnings = f", {warned} to look at" if warned else ""
     if failed:
         return f"{failed} of {len(checks)} failed{warnings}: a start would be refused"
-    return f"nothing failed{warnings}: a start would succeed"
+    return f"nothing failed{warnings}: {success}"

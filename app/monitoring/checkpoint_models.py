@@ -22,6 +22,17 @@ class MeasuredView(Shape):
     """What guessing would have scored on the same records."""
 
 
+class GoldenView(Shape):
+    """What the weights of a checkpoint score on the golden set."""
+
+    rows: int
+    """The records that were scored; none of them is ever learnt."""
+    sha256: str
+    """Of the set: scores can be compared where it is the same."""
+    values: Mapping[str, float]
+    """The loss and the compiled metrics."""
+
+
 class PinView(Shape):
     """That somebody wants a checkpoint to stay, whatever `checkpoints.keep` says."""
 
@@ -48,6 +59,8 @@ class Checkpoint(Shape):
     """The live metrics over the window when it was made."""
     measured: MeasuredView | None = None
     """What they were measured on; left out if an earlier version made the checkpoint."""
+    golden: GoldenView | None = None
+    """What its weights score on the golden set; left out if there was none."""
     pins: list[PinView] | None = None
     """Who has pinned it; left out if nobody has."""
     complaints: list[str] | None = None
@@ -101,7 +114,10 @@ class CheckpointAnswer(Answer):
 
 
 class HistoryView(Shape):
-    """The outcome of a partition's offsets: position - start = learnt + set aside + skipped + gaps + lost."""
+    """The outcome of a partition's offsets.
+
+    position - start = learnt + set aside + skipped + filtered + gaps + lost.
+    """
 
     start: int
     """The offset at which this history begins."""
@@ -112,6 +128,8 @@ class HistoryView(Shape):
     """By reason."""
     skipped: Mapping[str, int]
     """By the command that skips them."""
+    filtered: int | None = None
+    """Records that do not match `records.where`; left out for none."""
     gaps: int
     lost: int
     truncated: Mapping[str, int] | None = None

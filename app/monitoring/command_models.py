@@ -42,6 +42,15 @@ class ProfileBody(Shape):
     """How many calls it should show."""
 
 
+class ResumeBody(Shape):
+    """The body of a resume."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"assume_absent": True}]})
+
+    assume_absent: bool = Field(default=False, strict=True)
+    """Whether labels that have not come are taken for none: what waits for them is learnt without."""
+
+
 class RestoreBody(Shape):
     """The body of a restore."""
 

@@ -27,7 +27,7 @@ class LearntLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """When last there was nothing more to learn, seconds since 1970; what is None or not here was never so."""
+    """Up to when all that was due had been learnt, seconds since 1970; what is None or not here was never so."""
 
     all: float | None = None
     partitions: Mapping[Partition, float] = field(default_factory=dict)
@@ -36,9 +36,10 @@ class CaughtUp:
 def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
     """Return when each partition was last caught up, with this snapshot taken into account."""
     counts = {partition: behind(snapshot, partition) for partition in _read(snapshot)}
-    now = {partition: snapshot.at for partition, records in counts.items() if records == 0}
+    due = snapshot.at - snapshot.source.due_after_s
+    now = {partition: due for partition, records in counts.items() if records == 0}
     everywhere = bool(counts) and len(now) == len(counts)
-    return CaughtUp(all=snapshot.at if everywhere else before.all, partitions={**before.partitions, **now})
+    return CaughtUp(all=due if everywhere else before.all, partitions={**before.partitions, **now})
 
 
 def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
@@ -53,12 +54,14 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     known = [count for count in counts.values() if count is not None]
     records = sum(known) if known and len(known) == len(counts) else None
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
+    # A record is not behind before it is due.
+    now = snapshot.at - snapshot.source.due_after_s
     partitions = dict[Partition, float | None]()
     for partition, count in counts.items():
         # A partition is learnt up to the last record of its last settled chunk.
         settled, fetched = snapshot.fingerprints.get(partition), snapshot.source.lag.partitions.get(partition)
         partitions[partition] = _seconds(
-            snapshot.at,
+            now,
             count,
             None if settled is None else settled.timestamp_ms,
             caught_up.partitions.get(partition),
@@ -68,7 +71,7 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     held = [seconds for partition in snapshot.source.open_transactions if (seconds := partitions.get(partition))]
     fetching = [lag.seconds for partition, lag in snapshot.source.lag.partitions.items() if partition in counts]
     furthest = max((seconds for seconds in fetching if seconds is not None), default=None)
-    seconds = _seconds(snapshot.at, records, learnt_to, caught_up.all, furthest) if counts else None
+    seconds = _seconds(now, records, learnt_to, caught_up.all, furthest) if counts else None
     return LearntLag(records=records, seconds=None if seconds is None else max([seconds, *held]), partitions=partitions)
 
 
@@ -128,5 +131,5 @@ def behind(snapshot: Snapshot, partition: Partition) -> int | None:
     of which nobody here knows.
     """
     fetching = snapshot.source.lag.partitions.get(partition) if snapshot.source.connected else None
-    end = None if fetching is None else fetching.end
+    end = None if fetching is None else fetching.end if fetching.due is None else fetching.due
     return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)

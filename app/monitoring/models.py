@@ -150,7 +150,7 @@ class ThroughputView(Shape):
 class RecordsView(Shape):
     """The outcome of the records.
 
-    Of this history: offsets = learnt + set aside + skipped + gaps + lost. Of the present incarnation:
+    Of this history: offsets = learnt + set aside + skipped + filtered + gaps + lost. Of the present incarnation:
     fetched = handed + held + discarded.
     """
 
@@ -161,6 +161,8 @@ class RecordsView(Shape):
     """By reason."""
     skipped: Mapping[str, int]
     """By the command that skips them."""
+    filtered: int | None = None
+    """Records that do not match `records.where`; left out for none."""
     gaps: int
     """Offsets at which Kafka holds no record: compacted, aborted, control records."""
     lost: int
@@ -190,7 +192,7 @@ class WatchView(Shape):
     baseline: float | None = None
     guess: str | None = None
     ahead: float | None = None
-    """By how much the value is better than that of guessing; less than 0 is worse."""
+    """By how much the value is better than the better guess, `baseline` or no change; less than 0 is worse."""
 
 
 class LiveView(Shape):
@@ -211,6 +213,8 @@ class LiveView(Shape):
     baseline: Mapping[str, float]
     """What guessing would have scored, by metric; `guesses` says what each guess is, as in `median`."""
     guesses: Mapping[str, str]
+    no_change: Mapping[str, float]
+    """What guessing that nothing changes would have scored, by metric: the label of the record before."""
     cumulative: Mapping[str, int | float]
     """The same values since checkpoint number 0."""
 

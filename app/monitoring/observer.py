@@ -129,19 +129,7 @@ class Observer:
         lag = learnt_lag(snapshot, self._caught_up)
         self._caught_up = caught_up(snapshot, self._caught_up)
         self._keeps_up = _keeps_up(snapshot, lag, before=self._keeps_up)
-        return Observation(
-            snapshot=snapshot,
-            lag=lag,
-            problems=self._problems(snapshot),
-            arriving_per_s=self._arriving(sample, _KEPT_S),
-            arriving_lately_per_s=self._arriving(sample, _LATELY_S),
-            starved=self._starved(sample),
-            keeps_up=self._keeps_up,
-            paces=self._paces(sample),
-            loop_lag_p99_s=self._loop_lag.p99_s(),
-        )
-
-    def _problems(self, snapshot: Snapshot) -> tuple[Trouble, ...]:
+        # What is wrong, and since when. Refused commits count for a while.
         for kind, rise in self._refusals.items():
             rise.look(sum(refusals_of(snapshot, kind).values()), snapshot.clock)
         lately = None
@@ -154,7 +142,18 @@ class Observer:
             lately = CommitFailure.REFUSED
         found = list(problems_of(snapshot, refused_lately=lately))
         self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
-        return tuple(Trouble(problem=p.kind, what=p.what, since=self._since[p.kind], fix=p.fix) for p in found)
+        problems = [Trouble(problem=p.kind, what=p.what, since=self._since[p.kind], fix=p.fix) for p in found]
+        return Observation(
+            snapshot=snapshot,
+            lag=lag,
+            problems=tuple(problems),
+            arriving_per_s=self._arriving(sample, _KEPT_S),
+            arriving_lately_per_s=self._arriving(sample, _LATELY_S),
+            starved=self._starved(sample),
+            keeps_up=self._keeps_up,
+            paces=self._paces(sample),
+            loop_lag_p99_s=self._loop_lag.p99_s(),
+        )
 
     def _arriving(self, now: _LastLook, over_s: float) -> float | None:
         recent = (s for s in self._samples if s.clock >= now.clock - over_s)

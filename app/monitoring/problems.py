@@ -68,6 +68,7 @@ KINDS = (
     "save_failing",
     "schema_incompatible",
     "bad_records",
+    "labels_silent",
     "dead_letters_waiting",
     "nothing_learnt",
 )
@@ -97,6 +98,7 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
     )
     yield from _schema(snapshot)
     yield from _flood(snapshot)
+    yield from _silence(snapshot)
     yield from letters
     yield from _nothing_learnt(snapshot)
 
@@ -324,6 +326,16 @@ def _flood(snapshot: Snapshot) -> Iterator[Problem]:
     )
 
 
+def _silence(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.held is not None and snapshot.held.by is HeldBy.LABELS:
+        yield Problem(
+            kind="labels_silent",
+            what=f"The learning is paused, as {snapshot.held.why}.",
+            fix=f"Look at what writes the labels; it goes on by itself when one comes. If there are truly none, "
+            f"`{suggested_command('resume')} --assume-absent` learns what waits without them.",
+        )
+
+
 def _letters_wait(letters: DeadLetterStatistics) -> str:
     count, size = letters.waiting, rounded_size(letters.waiting_bytes)
     waiting = "1 dead letter waits for its topic" if count == 1 else f"{count:,} dead letters wait for their topic"
@@ -347,7 +359,7 @@ def _letters(snapshot: Snapshot) -> Iterator[Problem]:
 def _nothing_learnt(snapshot: Snapshot) -> Iterator[Problem]:
     """Yield a problem where this process has set aside each record that came."""
     letters = snapshot.letters
-    if snapshot.meter.learnt or letters.put < _ENOUGH_TO_TELL:
+    if snapshot.meter.learnt or snapshot.ledger.tally.filtered or letters.put < _ENOUGH_TO_TELL:
         return
     most = max(letters.by_reason, key=letters.by_reason.__getitem__)
     yield Problem(

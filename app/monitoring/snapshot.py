@@ -145,7 +145,7 @@ class RecordFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFlow:
-    """Of all incarnations of this process. fetched = learnt + set aside + skipped + held + discarded."""
+    """Of all incarnations of this process. fetched = learnt + set aside + skipped + filtered + held + discarded."""
 
     fetched: int
     held: int

@@ -163,6 +163,7 @@ def _live(live: LiveSnapshot) -> LiveView:
         age_s=live.age_s,
         baseline=baseline,
         guesses={name: words for name, words in live.guesses.items() if name in live.baseline},
+        no_change=_finite(live.no_change),
         cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},
         **{f"{name}_" if name in own else name: value for name, value in values.items()},
     )

@@ -34,6 +34,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "save_failing": "Saving works again.",
     "schema_incompatible": "Records of the new schema are not held back any more.",
     "bad_records": "The bad records are not held back any more.",
+    "labels_silent": "Labels come again.",
     "dead_letters_waiting": "The dead letters have reached their topic.",
     "nothing_learnt": "Records are learnt again.",
     "commits_refused": "Kafka has refused no commit for ten minutes.",
@@ -49,6 +50,8 @@ _FIRST_PAUSE_S = 60.0
 _LONGEST_PAUSE_S = 3600.0
 _SENTENCES: Mapping[Reason, str] = {
     Reason.UPDATE_NOT_FINITE: "{} set aside: the loss or a gradient was not finite with them. No such update was made.",
+    Reason.CLASS_LIMIT: "{} set aside: the label is a text more than records.label.classes allows, or a long one. "
+    "Raise records.label.classes, and the outputs of the model with it.",
 }
 _REPORTED_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
 
@@ -142,7 +145,16 @@ class StatusLog:
         """Log what is new, and how it goes where that is due."""
         self._look_at_problems(observation)
         self._look_at_set_aside(observation.snapshot)
-        self._log_progress(observation)
+        # How it goes, where that is due.
+        snapshot = observation.snapshot
+        if not self._every_s or snapshot.phase.phase in OVER:
+            return
+        if self._progress_due is None:
+            self._progress_due = snapshot.clock + self._every_s
+        if snapshot.clock >= self._progress_due:
+            self._progress_due = snapshot.clock + self._every_s
+            throughput = throughput_of(observation)
+            log.info(verdict_of(observation, throughput), extra=_facts(observation, throughput.bound_by))
 
     def _look_at_problems(self, observation: Observation) -> None:
         clock = observation.snapshot.clock
@@ -183,17 +195,6 @@ class StatusLog:
         )
         self._set_aside, self._set_aside_due = counts, snapshot.clock + _PAUSE_S
 
-    def _log_progress(self, observation: Observation) -> None:
-        snapshot = observation.snapshot
-        if not self._every_s or snapshot.phase.phase in OVER:
-            return
-        if self._progress_due is None:
-            self._progress_due = snapshot.clock + self._every_s
-        if snapshot.clock >= self._progress_due:
-            self._progress_due = snapshot.clock + self._every_s
-            throughput = throughput_of(observation)
-            log.info(verdict_of(observation, throughput), extra=_facts(observation, throughput.bound_by))
-
 
 def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:
     """Return the numbers behind the sentence; what is not known is left out."""
@@ -202,6 +203,7 @@ def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:
     if posting is not None and posting.live.values:
         live, name = posting.live, headline(posting.live)
         digits = {"value": live.values.get(name), "baseline": live.baseline.get(name), "loss": live.values.get("loss")}
+        digits["no_change"] = live.no_change.get(name)
         scores = {"metric": name, **{key: float(f"{one:.5g}") for key, one in digits.items() if one is not None}}
         scores["checkpoint"] = None if posting.last_save is None else posting.last_save.number
     facts = {

@@ -3,12 +3,15 @@
 Pure; runs anywhere.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from statistics import fmean
 from typing import Literal
 
 from millrace.app.monitoring.models import GroupView, LoopLagView, MemberView, QueueView, ThroughputView, Trouble
 from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.snapshot import Snapshot
+from millrace.app.service.figures import GpuFigures
 from millrace.pipelines.gates.gate import HeldBy
 from millrace.training.telemetry.group_report import member_name
 from millrace.training.telemetry.phases import Phase
@@ -40,8 +43,9 @@ def _unknown(observation: Observation) -> str | None:
     """Return why nothing can be said of what holds the learning back; None if something can."""
     snapshot = observation.snapshot
     if snapshot.phase.phase is Phase.PAUSED and not snapshot.waits_for_letters:
-        by_itself = snapshot.held is not None and snapshot.held.by is HeldBy.FLOOD
-        return f"Paused: nothing is learnt until it is resumed{', or good records come again' if by_itself else ''}."
+        by_itself = {HeldBy.FLOOD: ", or good records come again", HeldBy.LABELS: ", or labels come again"}
+        or_else = "" if snapshot.held is None else by_itself.get(snapshot.held.by, "")
+        return f"Paused: nothing is learnt until it is resumed{or_else}."
     if kafka_is_away(observation):
         return "Kafka does not answer: nothing is learnt until it does."
     if snapshot.waits_for_letters:
@@ -89,7 +93,8 @@ def catch_up_s(observation: Observation) -> float | None:
     records, arriving = observation.lag.records, observation.arriving_per_s
     if not records:
         return None if records is None else 0.0
-    gaining = observation.snapshot.meter.records_per_s["1m"] - (arriving or 0.0)
+    meter = observation.snapshot.meter
+    gaining = max(meter.records_per_s["1m"], meter.settled_per_s) - (arriving or 0.0)
     return None if arriving is None or gaining <= 0 else round(records / gaining, 1)
 
 
@@ -152,10 +157,7 @@ def _advice(bound: Bound | None, observation: Observation) -> str:
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":
-        posting = observation.snapshot.posting
-        here = () if posting is None else posting.model.devices
-        more = "another GPU" if any("GPU" in device for device in here) else "more CPU cores, or a GPU,"
-        return f"Compute is the limit: a larger training.batch_size, more batches_per_call or {more} would help."
+        return _advice_on_compute(observation)
     if bound == "input":
         return (
             "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
@@ -168,6 +170,40 @@ def _advice(bound: Bound | None, observation: Observation) -> str:
             "longer steps by a larger training.batch_size would help."
         )
     return _advice_on_records(observation)
+
+
+def _advice_on_compute(observation: Observation) -> str:
+    posting, larger = observation.snapshot.posting, "a larger training.batch_size, more batches_per_call"
+    gpus = 0 if posting is None else sum("GPU" in device for device in posting.model.devices)
+    if not gpus:
+        return f"Compute is the limit: {larger} or more CPU cores, or a GPU, would help."
+    if (busy := _gpu_busy(observation, gpus)) is None:
+        return f"Compute is the limit: {larger} or another GPU would help."
+    if busy < _BUSY:
+        return (
+            f"The CPU's side of the calls is the limit: the GPU is busy for only {100 * busy:.0f} % of them. "
+            f"{larger.capitalize()} or fewer small operations in the model would help, and another GPU would not."
+        )
+    return (
+        f"The GPU is the limit, busy for {100 * busy:.0f} % of the calls: the policy mixed_bfloat16, another GPU or a "
+        "smaller model would help."
+    )
+
+
+_BUSY = 0.8
+"""The share of a call above which TensorFlow's guides call a GPU well used."""
+
+
+def _gpu_busy(observation: Observation, gpus: int) -> float | None:
+    """Return the share of the calls in which the model's GPUs computed, about; None where the driver does not say.
+
+    The driver shows other GPUs too, so it is that of the busiest ones.
+    """
+    found = observation.snapshot.figures.get(GpuFigures.name, {})
+    shown: Iterable[object] = found.values() if isinstance(found, Mapping) else ()
+    shares = [one.utilization for one in shown if isinstance(one, GpuFigures) and one.utilization is not None]
+    calls = observation.snapshot.meter.waiting["compute"]
+    return min(1.0, fmean(sorted(shares)[-gpus:]) / calls) if shares and calls else None
 
 
 def _advice_on_records(observation: Observation) -> str:

@@ -10,6 +10,7 @@ from millrace.app.monitoring.throughput import at_the_first, kafka_is_away, unre
 from millrace.consumers.errors import first_clause
 from millrace.consumers.rounded import rounded_value
 from millrace.training.telemetry.live_metrics import LOSS, LiveSnapshot
+from millrace.training.telemetry.no_change import NO_CHANGE
 from millrace.training.telemetry.phases import Phase
 
 _UNDER_WAY = {
@@ -90,12 +91,17 @@ def _at_work(observation: Observation, throughput: ThroughputView) -> str:
     resting = observation.snapshot.phase.phase is Phase.IDLE or observation.lag.records == 0
     # A steady stream is caught up between any two calls: only one that has stood still for a while is waited for.
     if resting and observation.keeps_up and _stands_still(observation, throughput):
+        labels = observation.snapshot.settings.labels
+        if labels.used:
+            return f"Caught up: records wait for their labels for {_span(labels.due_after)}, as configured."
         return "Caught up, waiting for records."
     if observation.snapshot.follows is not None and not observation.snapshot.ledger.partitions:
         return "At work without a partition: there are more workers than partitions."
     if at_the_first(observation):
         return " ".join(["At work on the first records.", *_behind_sentence(observation)])
     rate = throughput.records_per_s["10s"]
+    if not rate and observation.snapshot.ledger.tally.filtered:
+        return " ".join(["At work: no record came lately that matches records.where.", *_behind_sentence(observation)])
     facts = [f"{rate:,.0f} records/s" if rate >= 10 else f"{rate:.1f} records/s"]
     group = observation.snapshot.group
     if group is not None and observation.paces:
@@ -130,13 +136,15 @@ def how_well(live: LiveSnapshot) -> list[str]:
         return []
     name = headline(live)
     guess = live.baseline.get(name)
-    beside = "" if guess is None else f" ({live.guesses.get(name, 'guessing')}: {rounded_value(guess)})"
+    beside = "" if guess is None else f"{live.guesses.get(name, 'guessing')}: {rounded_value(guess)}"
+    if live.no_change_is_better(name):
+        beside += f", {NO_CHANGE}: {rounded_value(live.no_change[name])}"
     over = _OVER.get(live.window_s) or _span(live.window_s)
     # The window ends with the last record, so that the value stands still while none comes.
     since = f"over the last {over}"
     if live.age_s is not None and live.age_s > _LATELY_S:
         since = f"over the {over} before the last record, {_span(live.age_s)} ago"
-    return [f"{in_words(name)} {rounded_value(live.values[name])} {since}{beside}."]
+    return [f"{in_words(name)} {rounded_value(live.values[name])} {since}{f' ({beside})' if beside else ''}."]
 
 
 def in_words(name: str) -> str:
@@ -177,6 +185,8 @@ def ending_of(snapshot: Snapshot) -> str | None:
         parts.append(f"set aside {reasons}")
     if skipped := sum(counts.skipped.values()):
         parts.append(f"skipped {skipped:,} offsets")
+    if counts.filtered:
+        parts.append(f"filtered {counts.filtered:,} records by records.where")
     sentences = [f"{', '.join(parts)}.", *how_well(posting.live)]
     if posting.last_save is not None:
         sentences.append(f"Checkpoint {posting.last_save.manifest.number} holds all of it.")

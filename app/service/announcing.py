@@ -96,9 +96,14 @@ class Announcing:
             self._look.clear()
             try:
                 self._announce(writer, topic, folder)
-                self._recovered()
+                if self.failure is not None:
+                    log.info("versions are announced again")
+                self.failure = None
             except (MillraceError, OSError) as error:
-                self._failed(str(error))
+                why = str(error)
+                if self.failure is None:
+                    log.warning("versions are not announced, and tried again every %g s: %s", _LOOK_S, why)
+                self.failure = why
             except Exception:  # nothing that goes wrong here may end the thread
                 if not self._stopped.is_set():
                     log.exception("export.announce: an unforeseen error")
@@ -128,16 +133,6 @@ class Announcing:
             write_announced(folder.root, topic, done & {*there})
             self.waiting -= 1
             log.info("version %d is announced on %s", number, topic)
-
-    def _failed(self, why: str) -> None:
-        if self.failure is None:
-            log.warning("versions are not announced, and tried again every %g s: %s", _LOOK_S, why)
-        self.failure = why
-
-    def _recovered(self) -> None:
-        if self.failure is not None:
-            log.info("versions are announced again")
-        self.failure = None
 
 
 def writer_of(settings: Settings) -> TopicWriter:

@@ -122,7 +122,7 @@ class Exporting:
             log.info("checkpoint %d is not exported: it has learnt nothing yet", manifest.number)
             return
         histories = (one for each in ledger.statistics().partitions.values() for one in each.histories)
-        values = {**manifest.metrics, RECORDS: float(sum(one.learnt for one in histories))}
+        values = {**manifest.scores, RECORDS: float(sum(one.learnt for one in histories))}
         if (staleness := meter.snapshot().freshness_s.get(_STALEST)) is not None:
             values[STALENESS] = staleness
         with self._changed:

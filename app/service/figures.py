@@ -62,3 +62,19 @@ class KeptFigures(PartFigures):
     """Files in which an earlier process kept the page's curves and events, and that cannot be used."""
     failed: Annotated[int, counter("history_writes_failed", "Bad: it grows; after a restart the page shows less.")] = 0
     """Writes of the page's curves and events that failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFigures(PartFigures):
+    """Each GPU that NVIDIA's driver shows to the process, by its number there; left out where there is none."""
+
+    name: ClassVar = "gpus"
+    within: ClassVar = "training"
+    per: ClassVar = "gpu"
+
+    utilization: Annotated[float | None, gauge("gpu_utilization_ratio", "Bad: below 0.8 while records wait.")]
+    """The share of the last minute in which the GPU computed, for any process; left out where it does not say."""
+    memory_bytes: Annotated[int, gauge("gpu_memory_bytes", "Bad: close to millrace_gpu_memory_total_bytes.")]
+    """The GPU's memory that is taken, by any process."""
+    memory_total_bytes: Annotated[int, gauge("gpu_memory_total_bytes", "")]
+    """The GPU's memory."""

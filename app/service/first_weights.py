@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from millrace.app.settings import Settings
@@ -69,12 +68,11 @@ def _found(settings: Settings, source: InitialWeights) -> FoundWeights:
             number = newest.number
         return checkpoint_weights(store, number, f"{source.name}@{number}")
     if source.path.is_dir():
-        return _of_folder(source.path)
+        path = source.path
+        folder = Folder(path.parents[1]) if path.name.isascii() and path.name.isdecimal() else None
+        if folder is None or folder.checkpoint(int(path.name)) != path:
+            raise ConfigError(
+                f"{path} is no folder of a checkpoint; they are called as in clicks/checkpoints/0000000037"
+            )
+        return checkpoint_weights(CheckpointStore(folder), int(path.name), str(path))
     return read_file(source.path)
-
-
-def _of_folder(path: Path) -> FoundWeights:
-    folder = Folder(path.parents[1]) if path.name.isascii() and path.name.isdecimal() else None
-    if folder is None or folder.checkpoint(int(path.name)) != path:
-        raise ConfigError(f"{path} is no folder of a checkpoint; they are called as in clicks/checkpoints/0000000037")
-    return checkpoint_weights(CheckpointStore(folder), int(path.name), str(path))

@@ -128,7 +128,22 @@ class GroupService(Service):
         within_s = min(_MEETING_S, membership.timeout_s)
         with deadline(within_s, lambda: self._leave_meeting(within_s)):
             group = meet(membership, device_options(self.settings))
-        said = group.exchange.gather(json.dumps(self._identity(source)).encode())
+        # What must be the same on all workers. A worker may have its place, its port and its folder for itself.
+        found = dict(provenance_of(self._loaded, source.cluster_id()))
+        own: dict[str, Any] = {
+            "scale": {"index"},
+            "model": {"build"},
+            "checkpoints": {"path"},
+            "api": True,
+            "logs": True,
+            "memory": True,
+            "stop": True,
+        }
+        config = self.settings.model_dump(mode="json", exclude=own)
+        found["config_sha256"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+        found["model.build"] = self.settings.model.build.function
+        found["--until"] = None if self.options.until is None else str(self.options.until)
+        said = group.exchange.gather(json.dumps(found).encode())
         chief = json.loads(said[CHIEF])
         for number, raw in enumerate(said):
             other = json.loads(raw)
@@ -155,25 +170,6 @@ class GroupService(Service):
         """Post who is waited for; end the wait where a stop was asked for."""
         self._raise_if_stopped()
         self.board.group = report_of(self.membership, missing=missing)
-
-    def _identity(self, source: KafkaSource) -> Mapping[str, Any]:
-        """Return what must be the same on all workers."""
-        found = dict(provenance_of(self._loaded, source.cluster_id()))
-        # What a worker may have for itself: its place, its port, its folder. All else is one config.
-        build = self.settings.model.build
-        own: dict[str, Any] = {
-            "scale": {"index"},
-            "model": {"build"},
-            "checkpoints": {"path"},
-            "api": True,
-            "logs": True,
-            "memory": True,
-            "stop": True,
-        }
-        config = self.settings.model_dump(mode="json", exclude=own)
-        found["config_sha256"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-        until = self.options.until
-        return {**found, "model.build": build.function, "--until": None if until is None else str(until)}
 
     def _group_running(
         self,

@@ -25,6 +25,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.formats import Decoder
 from millrace.pipelines.gates.flood import FloodGate, Judged, judged
 from millrace.pipelines.gates.gate import Gate, HeldBy, LearningHold
+from millrace.pipelines.gates.label_gate import LabelGate
 from millrace.pipelines.gates.schema_gate import NewSchema, SchemaGate
 from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import decode_chunk
@@ -188,12 +189,14 @@ class Holding:
         held = self.now()
         return None if held is None else held.why
 
-    def let_pass(self) -> None:
-        """Let a schema's records pass, and a flood as far as its partitions reach now."""
+    def let_pass(self, *, assume_absent: bool = False) -> None:
+        """Let a schema's records pass, and a flood as far as its partitions reach now; on demand, what has no label."""
         lags = self._source.statistics().lag.partitions
         ends = {partition: lag.end for partition, lag in lags.items() if lag.end is not None}
         for gate in self.gates:
             gate.let_pass(ends)
+            if assume_absent and isinstance(gate, LabelGate):
+                gate.assume_absent()
 
 
 def schema_gates(settings: Settings, report_event: ReportEvent) -> tuple[Gate, ...]:

@@ -18,7 +18,7 @@ from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.gates.gate import Gate, open_gates
-from millrace.pipelines.shaping.shaper import Shaper, open_shapers
+from millrace.pipelines.shaping.shaper import Shaper, closed_by, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries
@@ -53,6 +53,8 @@ class StreamOptions:
     """What makes rows of the records; where there is nothing, each record is a row."""
     gates: Sequence[Gate] = ()
     """What may hold decoded chunks back."""
+    portions: Callable[[Chunk], Sequence[Chunk]] | None = None
+    """Cuts a chunk into some that may be held back each by itself; None where there is no reason to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +185,7 @@ class StreamFactory:
             capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
         )
         stopped = threading.Event()  # shared, as a refused record that waits for room must notice that the feed stops
-        framed = settings.records.registry is not None
-        on_refused = posting(self._dead_letters, settings.name, stopped.is_set, framed=framed)
+        on_refused = posting(self._dead_letters, settings.name, stopped.is_set, framed=settings.framed_topics)
         pool = DecodePool(
             self._decoder,
             threads=options.threads,
@@ -193,7 +194,7 @@ class StreamFactory:
         )
         table = sorted(order.positions)
         assembler = Assembler(
-            self._schema,
+            settings.block_schema,
             self._assembly(order),
             table,
             order.incarnation,
@@ -208,7 +209,7 @@ class StreamFactory:
             handoff,
             pool,
             assembler,
-            feed_options(settings),
+            replace(feed_options(settings), portions=options.portions),
             pick=pick,
             stopped=stopped,
         )
@@ -251,6 +252,7 @@ class StreamFactory:
             rotation=rotation,
             weights=self._options.settings.kafka.weights,
             whole_batches=training.partial_batches == "wait",
+            finish=closed_by(self._options.shapers),
         )
 
     def _before(self, order: StreamStart) -> StreamsBefore:
@@ -296,16 +298,18 @@ def feed_options(settings: Settings) -> FeedOptions:
 
 
 def posting(
-    dead_letters: DeadLetters, name: str, stopped: Callable[[], bool], *, framed: bool = False
+    dead_letters: DeadLetters, name: str, stopped: Callable[[], bool], *, framed: Collection[str] = ()
 ) -> Callable[[Chunk, Refused], None]:
-    """Return a callback that posts refused records as dead letters. `framed`: values begin with a schema's number.
+    """Return a callback that posts refused records as dead letters.
+
+    Values of the topics of `framed` begin with a schema's number.
 
     It waits for room, but only for a moment, so that the trainer still gets its ticks; then it raises TimeoutError.
     """
 
     def post(chunk: Chunk, refused: Refused) -> None:
         gives_up_at = time.monotonic() + _ROOM_S
-        letter = letter_of(chunk, refused, name, framed=framed)
+        letter = letter_of(chunk, refused, name, framed=chunk.partition.topic in framed)
         try:
             dead_letters.put(letter, lambda: stopped() or time.monotonic() >= gives_up_at)
         except DeadLettersStopped:

@@ -9,6 +9,9 @@ Owns the file, which is written while the folder's lease is held, and is readabl
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.durable_files import replace_durably
@@ -17,6 +20,7 @@ from millrace.consumers.handoff import Handoff, ReceiveEnd
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.shaping.appearing import Numbers
 from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, from_document, sample_of, to_document
@@ -69,9 +73,18 @@ def rows_of(decoded: Sequence[Decoded], settings: Settings) -> list[Decoded]:
     """Return the rows that the model is given of these chunks, with those that shaping would only leave out."""
     made = (section.shaper(schema) for _, section, schema in settings.shapings() if section.other_columns)
     shape = open_shapers([shaper for shaper in made if shaper is not None], 0, {})
-    if shape is None:
-        return [*decoded]
-    return [shape(chunk)[0] for chunk in sorted(decoded, key=lambda chunk: (chunk.partition, chunk.start))]
+    rows = [*decoded]
+    if shape is not None:
+        rows = [shape(chunk)[0] for chunk in sorted(decoded, key=lambda chunk: (chunk.partition, chunk.start))]
+    # Any numbers of classes do, as the model is only tried on the rows.
+    numbers = {one.name: Numbers(one.appearing) for one in settings.block_schema.labels if one.appearing is not None}
+    for at, chunk in enumerate(rows):
+        numbered = {
+            name: np.maximum(one.take(chunk.labels[name])[0], 0).astype(one.options.dtype)
+            for name, one in numbers.items()
+        }
+        rows[at] = replace(chunk, labels={**chunk.labels, **numbered})
+    return rows
 
 
 class RecordSamples:
@@ -111,7 +124,18 @@ class RecordSamples:
         """Read a sample from Kafka; None where it has no record that decodes, or does not answer."""
         try:
             decoder = to_decoder(self._settings.records, wait_s=_READ_S)
-            decoded = (decode_chunk(chunk, decoder) for chunk in self._chunks(source))
+            # Some records of each partition: from its start on, or the last ones before it where there are fewer.
+            first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
+            share = -(-self.rows // max(1, len(first)))
+            latest = {partition: max(first[partition], end[partition] - share) for partition in first}
+            begin = {
+                partition: min(offset, latest[partition]) for partition, offset in self._start(source, first).items()
+            }
+            read = self._read(source, begin, share, end)
+            # Compaction leaves long gaps at the beginning of a partition, and hardly any at its end.
+            if not any(map(len, read)) and begin != latest:
+                read = self._read(source, latest, share, end)
+            decoded = (decode_chunk(chunk, decoder) for chunk in read)
             return sample_of(rows_of([*decoded], self._settings), self.rows)
         except MillraceError as error:
             log.warning("no records are read to try the model on: %s", error)
@@ -141,16 +165,6 @@ class RecordSamples:
             except OSError as error:
                 log.warning("%s cannot be written, and later starts read records again: %s", self._path, error.strerror)
         return sample
-
-    def _chunks(self, source: KafkaSource) -> list[Chunk]:
-        """Read some records of each partition: from its start on, or the last ones before it where there are fewer."""
-        first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
-        share = -(-self.rows // max(1, len(first)))
-        latest = {partition: max(first[partition], end[partition] - share) for partition in first}
-        begin = {partition: min(offset, latest[partition]) for partition, offset in self._start(source, first).items()}
-        read = self._read(source, begin, share, end)
-        # Compaction leaves long gaps at the beginning of a partition, and hardly any at its end.
-        return read if any(map(len, read)) or begin == latest else self._read(source, latest, share, end)
 
     def _read(self, source: KafkaSource, begin: Positions, share: int, end: Positions) -> list[Chunk]:
         until = {partition: min(offset + share, end[partition]) for partition, offset in begin.items()}

@@ -5,14 +5,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from millrace.app.settings import Settings
+from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
+from millrace.training.checkpoints.manifest import GOLDEN
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import ModelError, gist
 from millrace.training.model.call.metrics import preferred
+from millrace.training.model.golden.golden_records import GoldenRecords, read_golden
+from millrace.training.model.golden.golden_set import GoldenSet, scored_names
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.probes import ReadSample
 from millrace.training.model.proof.function_proofs import draws_by_seed, repeats_itself, row_by_row, states_add_up
@@ -81,6 +85,8 @@ def make_learner(
         seed=training.seed,
         samples=samples,
         passes=training.passes,
+        memory=training.memory,
+        rows_together=training.rows == "together",
         augment=functions.augment,
         balance=settings.balance.for_rows(settings.row_schema),
         reservoir=settings.reservoir,
@@ -104,7 +110,9 @@ def watched_of(learner: Learner, settings: Settings) -> Watched:
 
 def require_known_conditions(learner: Learner, settings: Settings) -> None:
     """Raise ConfigError where `export.only_if` names what is no metric of this model."""
-    metrics = ("loss", *learner.call.metrics.metrics)
+    metrics = ["loss", *learner.call.metrics.metrics]
+    if settings.golden.used:
+        metrics += [f"{GOLDEN}.{name}" for name in scored_names(learner)]
     if unknown := unknown_names(settings.export.only_if, metrics):
         raise ConfigError(
             f"export.only_if: {unknown[0]!r} is no metric of this model; there are {', '.join(metrics)}, {RECORDS} and "
@@ -114,15 +122,36 @@ def require_known_conditions(learner: Learner, settings: Settings) -> None:
 
 def live_metrics_of(learner: Learner, settings: Settings) -> LiveMetrics:
     """Return empty live metrics for this model."""
+    plan = plan_of(learner.model, learner.call.metrics)
+    if settings.scale.workers > 1:
+        # Members hold partitions in turn, and report sums alone: nobody knows the last label of each.
+        plan = replace(plan, repeats=())
     return LiveMetrics(
         window_s=settings.training.live_metrics.window,
         scored="inference_pass" if learner.call.options.inference_pass else "before_update",
         results=learner.call.metrics.results,
-        plan=plan_of(learner.model, learner.call.metrics),
+        plan=plan,
         clock=time.monotonic,
         names=tuple(learner.call.metrics.metrics),
         watch=watched_of(learner, settings),
     )
+
+
+def golden_records_of(settings: Settings) -> GoldenRecords | None:
+    """Read the golden set; None if the settings name none. Raises ConfigError."""
+    path = settings.golden.path
+    return None if path is None else read_golden(path, settings.row_schema, partial(to_decoder, settings.records))
+
+
+def golden_of(learner: Learner, records: GoldenRecords | None) -> GoldenSet | None:
+    """Return the golden set as this model takes it; None if there is none. Raises ModelError."""
+    if records is None:
+        return None
+    if records.refused:
+        log.warning(
+            "golden.path: %s: %d records do not decode, as %s", records.path, records.refused, records.complaint
+        )
+    return GoldenSet(learner, records)
 
 
 def detectors_of(learner: Learner, settings: Settings, report: ReportEvent = ignore_event) -> Detectors | None:

@@ -54,7 +54,11 @@ def _logging_stderr() -> Iterator[None]:
             os.dup2(stderr, 2)
             os.close(stderr)
             written.seek(0)
-            log_native(written.read().decode(errors="replace").splitlines(), expects_gpu=_expects_gpu())
+            # There is a GPU's driver, or TensorFlow was installed with CUDA.
+            expects_gpu = any(Path(driver).exists() for driver in _GPU_DRIVERS) or any(
+                (found.name or "").startswith("nvidia-cuda-runtime") for found in distributions()
+            )
+            log_native(written.read().decode(errors="replace").splitlines(), expects_gpu=expects_gpu)
 
 
 def log_native(lines: Iterable[str], *, expects_gpu: bool) -> None:
@@ -79,10 +83,3 @@ def _loads_here() -> bool:
         return " avx " in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
-
-
-def _expects_gpu() -> bool:
-    """Return whether there is a GPU's driver, or TensorFlow was installed with CUDA."""
-    if any(Path(driver).exists() for driver in _GPU_DRIVERS):
-        return True
-    return any((found.name or "").startswith("nvidia-cuda-runtime") for found in distributions())

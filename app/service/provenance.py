@@ -12,7 +12,9 @@ from typing import Any
 
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.record_fields import OneLabelSettings
+from millrace.app.settings.renamed import RENAMED
 from millrace.app.settings.secret_files import masked
+from millrace.app.settings.spelling import dotted
 from millrace.app.version import version as own_version
 from millrace.training.model.hyperparameters import HyperparameterOptions, OnChange
 from millrace.training.model.setup.model_code import beside_sha256, model_sha256
@@ -20,6 +22,7 @@ from millrace.training.model.setup.model_code import beside_sha256, model_sha256
 _TRAINING = (
     "batch_size",
     "passes",
+    "memory",
     "batches_per_call",
     "max_wait",
     "partial_batches",
@@ -57,38 +60,37 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
 
     A checkpoint records them by name, so that no change is silent.
     """
-    return HyperparameterOptions(
-        settings=_that_matter(settings), on_change=OnChange(settings.training.on_hyperparameter_change)
-    )
-
-
-def _that_matter(settings: Settings) -> dict[str, Any]:
-    shaping = {name: section.used for name, section, _ in settings.shapings()}
+    shaping = {name: section.used for name, section, _ in settings.shapings() if section.is_recorded}
     values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
     training, model, records = values["training"], values["model"], values["records"]
-    form = settings.records.format
-    return {
-        **{f"training.{name}": training[name] for name in _TRAINING},
-        **{f"model.{name}": model[name] for name in _MODEL},
-        **{f"model.args.{name}": value for name, value in model["args"].items()},
-        "model.sha256": model_sha256(settings.model.build.file)[:12],
-        **{
-            f"{section}.{name}": value
-            for section, used in shaping.items()
-            if used
-            for name, value in values[section].items()
+    form, label = settings.records.format, records["label"]
+    if label is None or isinstance(settings.records.label, OneLabelSettings):
+        label = _field(label)
+    else:
+        label = {name: _field(one) for name, one in label.items()}
+    return HyperparameterOptions(
+        settings={
+            **{f"training.{name}": training[name] for name in _TRAINING},
+            # Only where it is, so that checkpoints from before it show no change.
+            **({"training.rows": training["rows"]} if training["rows"] != "apart" else {}),
+            **{f"model.{name}": model[name] for name in _MODEL},
+            **{f"model.args.{name}": value for name, value in model["args"].items()},
+            "model.sha256": model_sha256(settings.model.build.file)[:12],
+            **{
+                f"{section}.{name}": value
+                for section, used in shaping.items()
+                if used
+                for name, value in values[section].items()
+            },
+            **{f"records.{name}": records[name] for name in _RECORDS},
+            **({} if isinstance(form, str) else {"records.format.sha256": model_sha256(form.file)[:12]}),
+            **{f"records.where.{place}": condition for place, condition in records["where"].items()},
+            "records.label": label,
+            **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},
         },
-        **{f"records.{name}": records[name] for name in _RECORDS},
-        **({} if isinstance(form, str) else {"records.format.sha256": model_sha256(form.file)[:12]}),
-        "records.label": _label(settings, records["label"]),
-        **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},
-    }
-
-
-def _label(settings: Settings, value: Any) -> Any:
-    if value is None or isinstance(settings.records.label, OneLabelSettings):
-        return _field(value)
-    return {name: _field(one) for name, one in value.items()}
+        on_change=OnChange(settings.training.on_hyperparameter_change),
+        renamed={dotted(old): dotted(new) for old, new in RENAMED.items()},
+    )
 
 
 def _field(value: Any) -> Any:

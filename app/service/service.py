@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -24,14 +24,18 @@ from millrace.app.service.beginning_again import Again
 from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
 from millrace.app.service.exporting import Exporting, RunExport
 from millrace.app.service.first_weights import log_ignored, take_initial_weights
+from millrace.app.service.gpus import Gpus
 from millrace.app.service.holding import Holding, NotConnected, SourceView
 from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOptions, StreamStatistics
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
 from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.model_setup import (
     build_learner,
     detectors_of,
+    golden_of,
+    golden_records_of,
     live_metrics_of,
     prove,
     require_known_conditions,
@@ -49,6 +53,7 @@ from millrace.consumers.kafka.positions import Until
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.pipelines.gates.label_gate import LabelGate
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
@@ -59,6 +64,7 @@ from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.golden.golden_set import GoldenSet, scoring
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.cores import usable_cores
 from millrace.training.model.setup.model_code import is_code_of
@@ -165,6 +171,7 @@ class Service:
         self.board = Board()
         self.events = Events()
         self.kept_history = KeptHistory(self.events)
+        self.gpus = Gpus()
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
@@ -172,6 +179,10 @@ class Service:
         """The way to Kafka; replaced once, when it is connected."""
         self.detectors: Detectors | None = None
         """What watches the model's scores; set by the start if the settings name any."""
+        self.golden: GoldenSet | None = None
+        """The records by which checkpoints are judged; set by the start if the settings name any."""
+        self.labels: LabelGate | None = None
+        """What records wait at for labels that come later; set by the start if the settings ask for it."""
         self.running: Running | NotRunning = NotRunning()
         """Replaced once, when the start has succeeded."""
         self.lost_history: LostHistory | None = None
@@ -228,6 +239,8 @@ class Service:
         """Start, learn, and close what was opened, the newest first: the body of the trainer's thread."""
         with ExitStack() as opened:
             try:
+                self.gpus.start()
+                opened.callback(self.gpus.stop)
                 self.running = running = self._start(opened)
                 # After the start, so that the collector freezes the objects that stay: model, traces and modules.
                 tune()
@@ -261,8 +274,12 @@ class Service:
         self._raise_if_stopped()
         prove(learner, self.settings)
         self._raise_if_stopped()
+        self.labels = connect_labels(self.settings, self.shapers, lease.folder, opened, partial(ends_of, source))
+        if self.labels is not None:
+            self.holding.gates = (*self.holding.gates, self.labels)
         live = live_metrics_of(learner, self.settings)
         self.detectors = detectors_of(learner, self.settings, self.events.report)
+        self.golden = golden_of(learner, golden_records_of(self.settings))
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
@@ -325,6 +342,7 @@ class Service:
             options = replace(options, freeze_partitions=True)
         if self.settings.scale.workers > 1:
             options = replace(options, only_given=True)
+        options = replace(options, due_after_s=self.settings.labels.due_after)
         source = KafkaSource(options, kafka_history(self.settings))
         source.start(_CONNECT_S)
         opened.callback(source.stop, _COMMIT_S)
@@ -370,10 +388,13 @@ class Service:
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
                 shapers=self.shapers,
                 detectors=self.detectors,
+                golden=scoring(self.golden),
                 prepare=partial(take_initial_weights, self.settings, learner),
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
+        if self.golden is not None:
+            self.golden.durable(manifest)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log_ignored(self.settings, manifest)
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
@@ -382,7 +403,7 @@ class Service:
 
     def _first_offsets(self, source: KafkaSource) -> Mapping[Partition, int]:
         """Return the offsets to begin at; called only where there is no checkpoint to resume from."""
-        offsets = source.resolve_start(self.settings.kafka.start_position)
+        offsets = source.resolve_start(due_start(self.settings))
         # A trial commits nothing and keeps its checkpoints elsewhere, so the group's commits are not its own.
         if self.options.commits and not self.options.start_over:
             self.lost_history = lost_history(source, self.settings, offsets)
@@ -394,22 +415,25 @@ class Service:
             batch_size=learner.options.batch_size,
             # One for each core: parsers work without Python's lock, and a thread that waits for a chunk costs nothing.
             threads=min(4, usable_cores()),
-            until=None if self.options.until is None else source.resolve_until(self.options.until),
+            until=self._until(source),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
             shapers=self.shapers,
             gates=self.holding.gates,
+            portions=None if self.labels is None else self.labels.portions,
         )
         return StreamFactory(source, dead_letters, options)
+
+    def _until(self, source: KafkaSource) -> Mapping[Partition, int] | None:
+        until = self.options.until
+        return None if until is None else source.resolve_until(due_until(self.settings, until))
 
     def _reports(self, dead_letters: DeadLetters, live: LiveMetrics) -> TrainerReports:
         return TrainerReports(
             phases=self.phases,
             meter=self.meter,
             live=live,
-            on_refused=partial(
-                post_refused, dead_letters, self.settings.name, framed=self.settings.records.registry is not None
-            ),
+            on_refused=partial(post_refused, dead_letters, self.settings.name, framed=self.settings.framed_topics),
             board=self.board,
             report_event=self.events.report,
             detectors=self.detectors,
@@ -420,6 +444,7 @@ class Service:
         return TrainerOptions(
             clock=time.monotonic,
             wall=time.time,
+            due_after_s=self.settings.labels.due_after,
             paused=self._paused_because(guard),
             batches_per_call=training.batches_per_call,
             step_errors=StepErrorOptions(policy=OnStepError(training.on_step_error), exact=training.deterministic),
@@ -437,6 +462,8 @@ class Service:
 
     def _commit_durable(self, source: KafkaSource, manifest: Manifest) -> None:
         """Begin to commit the positions of a checkpoint that is durable, which may be exported."""
+        if self.golden is not None:
+            self.golden.durable(manifest)
         self.exporting.durable(manifest, self.ledger, self.meter)
         if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
@@ -455,9 +482,15 @@ class Service:
 
 
 def post_refused(
-    dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason, *, framed: bool = False
+    dead_letters: DeadLetters,
+    name: str,
+    partition: Partition,
+    offset: int,
+    reason: Reason,
+    *,
+    framed: Collection[str] = (),
 ) -> None:
-    """Post a record that decodes but cannot be learnt. `framed`: values begin with a schema's number.
+    """Post a record that decodes but cannot be learnt. Values of the topics of `framed` begin with a schema's number.
 
     The trainer no longer has its bytes, so it posts the origin, and the dead letters read the record there again.
     """
@@ -470,7 +503,7 @@ def post_refused(
         headers=(),
         reason=reason,
         field=None,
-        framed=framed,
+        framed=partition.topic in framed,
         model=name,
         absent=Absence.UNREAD,
     )
@@ -495,10 +528,16 @@ def stop_dead_letters(dead_letters: DeadLetters) -> None:
 
 def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any], model: Path) -> None:
     """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
-    begins = manifest.reason == SaveReason.START and manifest.step == 0
-    how = _beginning(manifest) if begins else "Started again, and resumed from"
-    tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     then = manifest.provenance
+    if manifest.reason != SaveReason.START or manifest.step:
+        how = "Started again, and resumed from"
+    elif (fork := then.get("forked_from")) is not None:
+        how = f"Began as a fork of {fork['name']}@{fork['number']}, with"
+    elif (weights := then.get("initial_weights")) is not None:
+        how = f"Began with the weights of {weights['source']} ({weights['kept']} kept, {len(weights['new'])} new), as"
+    else:
+        how = "Began with new weights, as"
+    tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     same = {key for key in _OF_INTEREST if key not in then or then[key] == now.get(key)}
     if is_code_of(model, then.get("model_sha256", "")):
         same.add("model_sha256")
@@ -506,15 +545,6 @@ def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any], 
     if changed:
         text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
         tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
-
-
-def _beginning(manifest: Manifest) -> str:
-    """Say with what a beginning begins."""
-    if (fork := manifest.provenance.get("forked_from")) is not None:
-        return f"Began as a fork of {fork['name']}@{fork['number']}, with"
-    if (weights := manifest.provenance.get("initial_weights")) is not None:
-        return f"Began with the weights of {weights['source']} ({weights['kept']} kept, {len(weights['new'])} new), as"
-    return "Began with new weights, as"
 
 
 def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:

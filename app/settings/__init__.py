@@ -2,7 +2,7 @@
 
 from millrace.app.settings.loading import Loaded, load, load_kafka, load_registry
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import own_settings, to_decoder, to_format, to_schema
+from millrace.app.settings.sections.records import own_settings, records_of, to_decoder, to_format, to_schema
 
 __all__ = [
     "Loaded",
@@ -11,6 +11,7 @@ __all__ = [
     "load_kafka",
     "load_registry",
     "own_settings",
+    "records_of",
     "to_decoder",
     "to_format",
     "to_schema",

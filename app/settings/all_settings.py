@@ -30,7 +30,7 @@ def models_in(annotation: Any) -> list[tuple[Key, type[BaseModel]]]:
 def settings_of(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
     """Yield every setting, sections included, in the order of the models."""
     for name, info in model.model_fields.items():
-        key = (*above, name)
+        key = (*above, info.alias or name)
         yield key, info
         for between, inner in models_in(info.annotation):
             yield from settings_of(inner, (*key, *between))

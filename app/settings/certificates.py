@@ -105,11 +105,8 @@ def _end(der: bytes) -> float:
     tag, validity = fields[_BEFORE_VALIDITY]
     if tag != _SEQUENCE:
         raise ValueError("no validity")
-    _, (kind, text) = _elements(validity)
-    return _time(kind, text.decode("ascii"))
-
-
-def _time(kind: int, text: str) -> float:
+    _, (kind, raw) = _elements(validity)
+    text = raw.decode("ascii")
     if kind == _SHORT_TIME:
         text = ("20" if int(text[:2]) < _CENTURY else "19") + text
     elif kind != _LONG_TIME:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millrace.app.settings.environment import Overrides, read_environment
+from millrace.app.settings.renamed import take_new_names
 from millrace.app.settings.root import Settings
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.records import told_answers
@@ -44,6 +45,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, *, name: st
     overrides = read_environment(Settings, environ)
     if name is not None:
         overrides = overrides.under("--as", ("name",), name)
+    renamed = [*take_new_names(document, overrides)]
     places = Places(document, overrides)
     values = _overlaid(document.values, overrides.values)
     for section, info in Settings.model_fields.items():
@@ -53,7 +55,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, *, name: st
     if settings is None or overrides.unknown or overrides.strays.misspelled:
         raise SettingsError(describe(Settings, error, places)) from None
     origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
-    return Loaded(settings, origins, tuple(_warnings(settings, overrides)))
+    return Loaded(settings, origins, (*renamed, *_warnings(settings, overrides)))
 
 
 class _KafkaAlone(Section):

@@ -36,7 +36,8 @@ Length = Annotated[int, Field(ge=1), BeforeValidator(no_truth_value)]
 _DTYPES = ("uint8", "float32")
 _CHANNELS = (1, 3)
 _DIMENSIONS = 3
-_NOTHING_FOR_IT = ("missing", "min", "max", "one_of", "pad", "length", "example", "ragged")
+_MOST_CLASSES = 10_000
+_NOTHING_FOR_IT = ("missing", "min", "max", "one_of", "pad", "length", "example", "ragged", "scale")
 
 
 def depth(value: Any) -> int:
@@ -77,10 +78,13 @@ Example = Annotated[
 ]
 OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
+_SCALABLE = ("float32", "float64")
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
-_UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead", "image"})
+_UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead", "classes", "image", "scale"})
 MISSING = "The value to use if the record lacks {}or holds null. Null: such a record is set aside."
+MASK = "mask"
+"""Stands for a label that a record may lack: the output's weight is 0 for it."""
 MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
 
@@ -147,7 +151,7 @@ class _Values(Ruled):
         return False
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def listed(self) -> tuple[str, ...] | None:
         """The texts whose places in the list the model gets; None where it gets the values themselves."""
         texts = tuple(value for value in self.one_of or () if isinstance(value, str))
         return texts if texts and len(texts) == len(self.one_of or ()) and "int" in self.dtype else None
@@ -155,7 +159,7 @@ class _Values(Ruled):
     @property
     def written(self) -> DType:
         """The dtype of what a record holds."""
-        return self.dtype if self.classes is None else "string"
+        return self.dtype if self.listed is None else "string"
 
     @property
     def examples(self) -> tuple[Any, ...] | None:
@@ -170,7 +174,7 @@ class _Values(Ruled):
         for example in self.examples or ():
             if (complaint := _unlike(example, self.shape, self.written, varies=self.varies)) is not None:
                 raise SettingError("example", complaint)
-            for value in np.ravel(np.array(example, object)) if self.classes is not None else ():
+            for value in np.ravel(np.array(example, object)) if self.listed is not None else ():
                 self.check_value("example", value)
         if self.examples == ():
             raise SettingError("example", "the list is empty; write a value, or leave it out")
@@ -182,9 +186,9 @@ class _Values(Ruled):
         for key, bound in (("min", self.min), ("max", self.max)):
             check_bound(key, bound, self.written)
         check_order(self.min, self.max)
-        if unfit := [value for value in self.one_of or () if not _fits(value, self.written)]:
+        if unfit := [value for value in self.one_of or () if not fits(value, self.written)]:
             raise SettingError("one_of", f"{unfit[0]!r} does not fit {self.dtype}; list values that do")
-        classes = self.classes or ()
+        classes = self.listed or ()
         if twice := [text for text in classes if classes.count(text) > 1]:
             raise SettingError("one_of", f"{twice[0]!r} stands there twice; each class has one place")
         if classes and len(classes) - 1 > np.iinfo(self.dtype).max:
@@ -195,9 +199,9 @@ class _Values(Ruled):
         """Raise SettingError where a value that stands for one of the record's is none that it could hold."""
         if value is None:
             return
-        if not _fits(value, self.written):
+        if not fits(value, self.written):
             raise SettingError(key, f"{value!r} does not fit {self.written}; write a value that does, or null")
-        if self.classes is not None and value not in self.classes:
+        if self.listed is not None and value not in self.listed:
             raise SettingError(key, f"{value!r} is none of one_of; write one of those texts, or null")
 
 
@@ -260,6 +264,12 @@ class FeatureSettings(_Named):
         "record whose image cannot be decoded is set aside. Null: the field is no image.",
         examples=["base64"],
     )
+    scale: Literal["running"] | None = Field(
+        None,
+        description="running: the model gets the value less its mean, divided by its standard deviation, as both "
+        "follow the stream; each element by its own. Null: it gets the value as it is.",
+        examples=["running"],
+    )
 
     @property
     def written(self) -> DType:
@@ -289,14 +299,17 @@ class FeatureSettings(_Named):
 
     def to_field(self, name: str) -> schema.Field:
         """Return the schema's field."""
-        pad = _placed(self.pad, self.classes)
+        pad = _placed(self.pad, self.listed)
         pad = pad if pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
         whole = super().to_field(name)
         examples = whole.example
         if self.varies and examples is not None:
             filling = np.full(self.shape[1:], pad, object).tolist()
             examples = tuple([*example, *[filling] * (self.shape[0] - len(example))] for example in examples)
-        return replace(whole, pad=pad, length=self.length, ragged=self.ragged, example=examples, image=self.image)
+        scaled = None if self.scale is None else self.shape
+        return replace(
+            whole, pad=pad, length=self.length, ragged=self.ragged, example=examples, image=self.image, scaled=scaled
+        )
 
     @model_validator(mode="after")
     def _length_varies_within_a_bound(self) -> Self:
@@ -306,6 +319,12 @@ class FeatureSettings(_Named):
         if self.ragged and len(self.shape) > 1:
             raise SettingError(key, "a ragged feature is a list of single values; write shape: [N], or pad it")
         self.check_value("pad", self.pad)
+        if self.scale is not None and self.varies:
+            raise SettingError(
+                "scale", f"a list of one length can be scaled, and this has {key}; leave one of them out"
+            )
+        if self.scale is not None and self.dtype not in _SCALABLE:
+            raise SettingError("scale", f"what is scaled is no {self.dtype} any more; write dtype: float32, or float64")
         if self.length is not None and (self.pad is None or self.ragged):
             raise SettingError("length", "this tells the lengths of a padded list; give it a pad, or leave length out")
         return self
@@ -314,6 +333,12 @@ class FeatureSettings(_Named):
 class _Label(_Values):
     """What a model predicts is of one shape; what tells of varying lengths is refused as what it is."""
 
+    missing: Missing = Field(
+        None,
+        description=f"{MISSING.format('the field ')} {MASK}: it is learnt for the other outputs, and the "
+        "weight of this one is 0.",
+    )
+
     ahead: Count | None = Field(
         None,
         ge=1,
@@ -321,6 +346,69 @@ class _Label(_Values):
         description="With windows: the label is that of a later record of the same key, this many records after the "
         "newest of the sequence. Null: the label is that of the newest record.",
     )
+
+    classes: Count | None = Field(
+        None,
+        ge=2,
+        le=_MOST_CLASSES,
+        description="The record holds a text, and each text that comes becomes a class: the model gets its number from "
+        "0, in the sequence in which they came. At most this many; a record of a further one is set aside. Null: the "
+        "classes are known, or the label is no class.",
+        examples=[100],
+    )
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return super().written if self.classes is None else "string"
+
+    def fault(self) -> tuple[str, str] | None:
+        """Return which setting no label can have whose classes appear, and why; None if there is none."""
+        if self.classes is None:
+            return None
+        if self.one_of is not None:
+            return "classes", "one_of lists the classes; leave one of the two out"
+        if "int" not in self.dtype or self.classes - 1 > np.iinfo(self.dtype).max:
+            return (
+                "dtype",
+                f"the model gets the numbers of {self.classes} classes, and this is {self.dtype}; write int32",
+            )
+        return ("shape", "a class is one text; leave it out") if self.shape else None
+
+    @property
+    def masked(self) -> bool:
+        """Whether a record without it is learnt for the other outputs."""
+        return self.missing == MASK
+
+    def check_value(self, key: str, value: Scalar | None) -> None:
+        """Raise SettingError as for any field; one that is masked has to have room for a mark."""
+        if key != "missing" or value != MASK:
+            super().check_value(key, value)
+        elif self.classes is not None:
+            raise SettingError(key, f"classes number the texts that come; list them in one_of to write {MASK}")
+        elif self.listed is not None and MASK in self.listed:
+            raise SettingError(key, f"{MASK} is one of one_of, and means that the label is missing; rename the class")
+        elif self.dtype == "string":
+            raise SettingError(
+                key, f"a text cannot be masked; list the classes in one_of, with dtype: int32, to write {MASK}"
+            )
+        elif self.dtype == "bool":
+            raise SettingError(key, f"a bool cannot be masked; write a dtype of numbers to write {MASK}")
+
+    def labelled(self, field: schema.Field) -> schema.Field:
+        """Return a field of the schema with what labels alone have."""
+        field = replace(field, ahead=self.ahead or 0, masked=self.masked)
+        if self.missing == MASK:
+            field = replace(field, missing=None)
+        if self.classes is None:
+            return field
+        return replace(field, dtype="string", appearing=schema.Appearing(most=self.classes, dtype=self.dtype))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbered(cls, value: Any) -> Any:
+        numbered = isinstance(value, Mapping) and value.get("classes") is not None and "dtype" not in value
+        return {**value, "dtype": "int32"} if numbered else value
 
     @model_validator(mode="before")
     @classmethod
@@ -336,7 +424,7 @@ class LabelSettings(_Label, _Named):
 
     def to_field(self, name: str) -> schema.Field:
         """Return the schema's field for the model's name `name`."""
-        return replace(super().to_field(name), ahead=self.ahead or 0)
+        return self.labelled(super().to_field(name))
 
 
 class OneLabelSettings(_Label):
@@ -347,17 +435,17 @@ class OneLabelSettings(_Label):
 
     def to_field(self) -> schema.Field:
         """Return the schema's field."""
-        return replace(_to_field(self, self.field, self.field), ahead=self.ahead or 0)
+        return self.labelled(_to_field(self, self.field, self.field))
 
 
 def _to_field(values: _Values, name: str, source: str) -> schema.Field:
-    classes = values.classes
+    classes = values.listed
     return schema.Field(
         name=name,
         source=source,
         dtype=values.dtype,
         shape=values.shape,
-        missing=_placed(values.missing, classes),
+        missing=values.missing if values.missing == MASK else _placed(values.missing, classes),
         min=values.min,
         max=values.max,
         one_of=values.one_of if classes is None else tuple(range(len(classes))),
@@ -381,7 +469,7 @@ def check_bound(key: str, bound: float | None, dtype: DType) -> None:
         return
     if dtype in {"string", "bool"}:
         raise SettingError(key, f"a {dtype} has no order; list its values in one_of, or leave {key} out")
-    if not _fits(bound, dtype):
+    if not fits(bound, dtype):
         raise SettingError(key, f"{bound!r} does not fit {dtype}; write a value that does, or null")
 
 
@@ -394,8 +482,8 @@ def check_order(low: float | None, high: float | None) -> None:
 def _unlike(example: Any, shape: Sequence[int], dtype: DType, *, varies: bool) -> str | None:
     """Say in what an example differs from the values of a field; None where it does not."""
     if not shape:
-        fits = isinstance(example, Scalar) and _fits(example, dtype)
-        return None if fits else f"{example!r} does not fit {dtype}; write a value that does, or a list of such values"
+        suits = isinstance(example, Scalar) and fits(example, dtype)
+        return None if suits else f"{example!r} does not fit {dtype}; write a value that does, or a list of such values"
     if not isinstance(example, list):
         return f"{example!r} is no list of shape {list(shape)}; write one"
     if len(example) > shape[0] or (len(example) < shape[0] and not varies):
@@ -404,7 +492,7 @@ def _unlike(example: Any, shape: Sequence[int], dtype: DType, *, varies: bool) -
     return next((complaint for complaint in inside if complaint is not None), None)
 
 
-def _fits(value: Scalar, dtype: DType) -> bool:
+def fits(value: Scalar, dtype: DType) -> bool:
     """Return whether a value fits a dtype."""
     if dtype in {"string", "bool"}:
         return isinstance(value, str if dtype == "string" else bool)

@@ -4,7 +4,7 @@ Pure; `app.settings.sections.records` puts fields together.
 """
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -35,6 +35,22 @@ class WeightSettings(Ruled):
         return schema.Field(
             name="weight", source=self.field, dtype="float32", missing=self.missing, min=self.min, max=self.max
         )
+
+
+class KeySettings(Ruled):
+    """The field by which labels that come later are found."""
+
+    field: Source = Field(description="The key's place in the record: a name, or a path.", examples=["impression_id"])
+    dtype: Literal["string", "int64"] = Field("string", description="The key's type: a text, or a whole number.")
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return self.dtype
+
+    def to_field(self) -> schema.Field:
+        """Return the schema's field."""
+        return schema.Field(name="key", source=self.field, dtype=self.dtype)
 
 
 class EventTimeSettings(Ruled):

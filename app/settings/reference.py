@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from millrace.app.settings.all_settings import models_in, settings_of, spelled, type_of
+from millrace.app.settings.renamed import RENAMED
 from millrace.app.settings.root import Settings
 from millrace.app.settings.spelling import dotted, flow
 from millrace.app.settings.yaml_file import Key
@@ -79,7 +80,9 @@ def _table(settings: Iterator[tuple[Key, FieldInfo]]) -> Iterator[str]:
     yield "| setting | type | default | what it is |"
     yield "|---|---|---|---|"
     for key, info in settings:
-        yield f"| `{dotted(key)}` | {_type(info)} | {_default(info)} | {_cell(info.description or '')} |"
+        schema = type_of(info).json_schema()
+        kind = _cell(_words(schema, schema.get("$defs", {})))
+        yield f"| `{dotted(key)}` | {kind} | {_default(info)} | {_cell(info.description or '')} |"
     yield ""
 
 
@@ -96,11 +99,6 @@ def _default(info: FieldInfo) -> str:
     if models_in(info.annotation) and info.default is not None:
         return ""
     return f"`{flow(spelled(info, info.default))}`"
-
-
-def _type(info: FieldInfo) -> str:
-    schema = type_of(info).json_schema()
-    return _cell(_words(schema, schema.get("$defs", {})))
 
 
 def _words(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
@@ -124,8 +122,18 @@ def json_schema() -> dict[str, Any]:
     for model in _models_in(Settings):
         schema = document if model is Settings else document["$defs"][model.__name__]
         # A section with a short form has two descriptions; the longer one lists the settings.
-        properties = next(option for option in (schema, *schema.get("anyOf", ())) if "properties" in option)
-        _respell(model, properties["properties"])
+        listed = next(option for option in (schema, *schema.get("anyOf", ())) if "properties" in option)
+        properties = listed["properties"]
+        for attribute, info in model.model_fields.items():
+            name = info.alias or attribute
+            derived = isinstance(info.json_schema_extra, dict) and "default" in info.json_schema_extra
+            if derived:
+                properties[name].pop("default")
+            elif not info.is_required():
+                properties[name]["default"] = spelled(info, info.default)
+        for (section, old), (_, new) in RENAMED.items():
+            if Settings.model_fields[str(section)].annotation is model:
+                properties[old] = {**properties[new], "deprecated": True, "description": f"Now called {new}."}
     return {"$schema": _DIALECT, **_cleaned(document)}
 
 
@@ -134,15 +142,6 @@ def _models_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for info in model.model_fields.values():
         for _, inner in models_in(info.annotation):
             yield from _models_in(inner)
-
-
-def _respell(model: type[BaseModel], properties: dict[str, Any]) -> None:
-    for name, info in model.model_fields.items():
-        derived = isinstance(info.json_schema_extra, dict) and "default" in info.json_schema_extra
-        if derived:
-            properties[name].pop("default")
-        elif not info.is_required():
-            properties[name]["default"] = spelled(info, info.default)
 
 
 def _cleaned(schema: Any, *, names: bool = False) -> Any:

@@ -99,7 +99,9 @@ def _text(problem: Any, known: Mapping[Key, FieldInfo]) -> tuple[Key, str]:
     if kind in _BOUNDS:
         return key, f"{dotted(key)}: {_bound(kind, context, value, _info(key, known))}"
     example = _example(key, known)
-    return key, f"{dotted(key)}: {_mismatch(kind, context, value, example) or _otherwise(problem)}"
+    # Pydantic's own sentence, where there is none of ours.
+    otherwise = f"{_shown(value)} does not do: {_uncapitalised(str(problem['msg']))}"
+    return key, f"{dotted(key)}: {_mismatch(kind, context, value, example) or otherwise}"
 
 
 def _example(key: Key, known: Mapping[Key, FieldInfo]) -> str:
@@ -233,8 +235,3 @@ def _choice(expected: str, value: object) -> str:
     )
     hint = f"; did you mean {nearest}?" if nearest else ""
     return f"{_shown(value)} is not one of {', '.join(choices)}{hint}"
-
-
-def _otherwise(problem: Any) -> str:
-    """Return pydantic's own sentence, where there is none of ours."""
-    return f"{_shown(problem['input'])} does not do: {_uncapitalised(str(problem['msg']))}"

@@ -126,7 +126,15 @@ class _Reader:
 
     def read(self, text: str) -> Document:
         try:
-            root = self._compose(text)
+            self._yaml.composer.warn_double_anchors = False
+            try:
+                root: Node | None = self._yaml.compose(text)
+            except MarkedYAMLError as error:
+                line, what = in_words(error)
+                where = "" if line is None else f":{line}"
+                raise ConfigError(f"{self._path}{where}: this is not YAML: {what}") from None
+            except YAMLError:
+                raise ConfigError(f"{self._path} is not YAML: it holds characters that YAML does not allow") from None
             values = {} if root is None else self._value(root, ())
         except RecursionError:
             raise ConfigError(f"{self._path} is nested without end; take out anchors that hold themselves") from None
@@ -142,18 +150,6 @@ class _Reader:
             raise SettingsError(self._problems)
         return Document(path=self._path, values=values, lines=self._lines)
 
-    def _compose(self, text: str) -> Node | None:
-        self._yaml.composer.warn_double_anchors = False
-        try:
-            node: Node | None = self._yaml.compose(text)
-        except MarkedYAMLError as error:
-            line, what = in_words(error)
-            where = "" if line is None else f":{line}"
-            raise ConfigError(f"{self._path}{where}: this is not YAML: {what}") from None
-        except YAMLError:
-            raise ConfigError(f"{self._path} is not YAML: it holds characters that YAML does not allow") from None
-        return node
-
     def _value(self, node: Node, key: Key) -> Any:
         self._values += 1
         if self._values > _MOST_VALUES:
@@ -164,7 +160,17 @@ class _Reader:
             for index, item in enumerate(node.value):
                 self._lines[*key, index] = item.start_mark.line + 1
             return [self._value(item, (*key, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node)
+        kind = str(node.tag).removeprefix(_CORE)
+        if kind in _AS_TEXT:
+            return str(node.value)
+        if kind in {"int", "float", "bool", "null"}:
+            try:
+                return getattr(self._yaml.constructor, f"construct_yaml_{kind}")(node)
+            except (ValueError, KeyError):
+                self._complain(node.start_mark.line + 1, f"the tag {node.tag} does not fit its value; leave it out")
+                return None
+        self._complain(node.start_mark.line + 1, f"the tag {node.tag} is not one of YAML's core schema; leave it out")
+        return None
 
     def _mapping(self, node: MappingNode, key: Key) -> dict[str, Any]:
         """Return a mapping's values, those that it merges from others first, so that its own replace them."""
@@ -195,22 +201,6 @@ class _Reader:
             return list(sources)
         self._complain(line, "<< merges mappings; write an alias of one, as in <<: *other, or a list of them")
         return []
-
-    def _scalar(self, node: Node) -> Any:
-        kind = str(node.tag).removeprefix(_CORE)
-        if kind in _AS_TEXT:
-            return str(node.value)
-        if kind in {"int", "float", "bool", "null"}:
-            return self._number(node, kind)
-        self._complain(node.start_mark.line + 1, f"the tag {node.tag} is not one of YAML's core schema; leave it out")
-        return None
-
-    def _number(self, node: Node, kind: str) -> Any:
-        try:
-            return getattr(self._yaml.constructor, f"construct_yaml_{kind}")(node)
-        except (ValueError, KeyError):
-            self._complain(node.start_mark.line + 1, f"the tag {node.tag} does not fit its value; leave it out")
-            return None
 
     def _complain(self, line: int, text: str) -> None:
         self._problems.append(f"{self._path}:{line}: {text}")

@@ -99,11 +99,24 @@ def _run(
         ends=None if until is None else source.resolve_until(until),
         fingerprints={shard.partition: shard.fingerprint for shard in shards},
     )
-    archiver = Archiver(_options(settings), _Obstacle(store_at(archive_place(settings)).room(), asked).wait)
+    archive = settings.archive
+    options = ArchiveOptions(
+        place=archive_place(settings),
+        format=archive.format,
+        shard_bytes=archive.shard_size,
+        shard_age_s=archive.shard_age,
+        memory_bytes=int(settings.memory.limit * SHARDS_SHARE),
+    )
+    archiver = Archiver(options, _Obstacle(store_at(archive_place(settings)).room(), asked).wait)
     try:
         fill(archiver, source, extent, settings.memory.limit, asked)
     except HandoffBroken as broken:
-        raise _explained(broken, archive_place(settings)) from broken
+        if not isinstance(broken.why, DataLossError):
+            raise
+        raise DataLossError(
+            f"{first_clause(str(broken.why))}. The shards in {archive_place(settings)} go on from other records than "
+            "Kafka has now: move the topic's folder away, or archive into another one (archive.path)"
+        ) from broken
 
 
 def fill(archiver: Archiver, source: KafkaSource, extent: Extent, memory_limit: int, asked: threading.Event) -> None:
@@ -142,17 +155,6 @@ def _receive(handoff: ReceiveEnd, archiver: Archiver, outages: "_Outages", asked
         archiver.close_aged()
 
 
-def _options(settings: Settings) -> ArchiveOptions:
-    archive = settings.archive
-    return ArchiveOptions(
-        place=archive_place(settings),
-        format=archive.format,
-        shard_bytes=archive.shard_size,
-        shard_age_s=archive.shard_age,
-        memory_bytes=int(settings.memory.limit * SHARDS_SHARE),
-    )
-
-
 @contextmanager
 def _source(settings: Settings) -> Iterator[KafkaSource]:
     # What retention has removed is a gap of the archive, and a reason to go on: the rest must not be lost too.
@@ -162,16 +164,6 @@ def _source(settings: Settings) -> Iterator[KafkaSource]:
         yield source
     finally:
         source.stop(_STOP_S)
-
-
-def _explained(broken: HandoffBroken, place: Place) -> MillraceError:
-    """Return the source's error with the way out that an archive has."""
-    if isinstance(broken.why, DataLossError):
-        return DataLossError(
-            f"{first_clause(str(broken.why))}. The shards in {place} go on from other records than Kafka has now: "
-            "move the topic's folder away, or archive into another one (archive.path)"
-        )
-    return broken
 
 
 @dataclass(slots=True)

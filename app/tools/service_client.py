@@ -175,15 +175,12 @@ class Remote:
                 "by --url"
             )
         if response.status >= 400 and not path.startswith(_FAILING):
-            raise _refusal(response.status, answer)
+            kind = str(answer.get("type", "")).removeprefix(_TYPE)
+            parts = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
+            code = _EXIT_CODES.get(kind, _EXIT_CODES_BY_STATUS.get(response.status, 1))
+            why = ". ".join(parts) or f"refused with status {response.status}"
+            raise RefusedError(why, exit_code=code, status=response.status)
         return answer
-
-
-def _refusal(status: int, answer: Mapping[str, Any]) -> RefusedError:
-    kind = str(answer.get("type", "")).removeprefix(_TYPE)
-    parts = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
-    code = _EXIT_CODES.get(kind, _EXIT_CODES_BY_STATUS.get(status, 1))
-    return RefusedError(". ".join(parts) or f"refused with status {status}", exit_code=code, status=status)
 
 
 def _tls_complaint(error: ssl.SSLError) -> str:

@@ -170,6 +170,8 @@ def _series(watched: StatusReadings) -> Table:
     live = watched.status.get("live") or {}
     words = live.get("guesses", {}).get(name, "guessing")
     beside = "" if guess is None else f"{words}: {rounded_value(guess)}"
+    if (again := live.get("no_change", {}).get(name)) is not None:
+        beside += f", no change: {rounded_value(again)}"
     # What is better the higher is mostly a share; an error has a scale of its own.
     at_least = 1.0 if live.get("watch", {}).get("better") == "higher" else 0.0
     table.add_row("how well", _number(value, f" {name}"), beside, _line(watched.metric, at_least))
@@ -197,7 +199,7 @@ def _records(status: Mapping[str, Any]) -> str:
     parts = [f"{records['learnt']:,} learnt"]
     parts += [f"{count:,} {reason}" for reason, count in records["set_aside"].items() if count]
     parts += [f"{count:,} skipped by {order}" for order, count in records["skipped"].items() if count]
-    parts += [f"{records[key]:,} {key}" for key in ("gaps", "lost") if records[key]]
+    parts += [f"{records[key]:,} {key}" for key in ("filtered", "gaps", "lost") if records.get(key)]
     balance = "it balances" if records["balanced"] else "IT DOES NOT BALANCE"
     cut = "".join(f"; {count:,} cut in {feature}" for feature, count in records.get("truncated", {}).items())
     return f"{records['offsets']:,} offsets = {' + '.join(parts)}: {balance}{cut}"

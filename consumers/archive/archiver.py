@@ -294,7 +294,12 @@ class Archiver:
             if not held.shard.records:
                 held.since = self._clock()
             held.shard.add(part)
-            self._write(held.shard)
+            # Write a piece of this shard if it has collected one, or of the largest while all hold too much.
+            if held.shard.waiting_bytes >= self._piece_bytes(held.shard):
+                held.shard.flush()
+            waiting = [each.shard for each in self._open.values()]
+            if sum(each.waiting_bytes for each in waiting) > self._options.memory_bytes:
+                max(waiting, key=lambda each: each.waiting_bytes).flush()
             if held.shard.size >= self._options.shard_bytes or held.shard.records >= self._most_records:
                 self._close(chunk.partition)
 
@@ -333,14 +338,6 @@ class Archiver:
         size = self._options.shard_bytes
         packed = shard.size / shard.written_bytes if shard.written_bytes else 1.0
         return math.ceil(min(_PIECE_BYTES, max(size - shard.size, size / _LAST_PIECES) / packed))
-
-    def _write(self, shard: OpenShard) -> None:
-        """Write a piece of this shard if it has collected one, or of the largest while all hold too much."""
-        if shard.waiting_bytes >= self._piece_bytes(shard):
-            shard.flush()
-        waiting = [held.shard for held in self._open.values()]
-        if sum(each.waiting_bytes for each in waiting) > self._options.memory_bytes:
-            max(waiting, key=lambda each: each.waiting_bytes).flush()
 
     def _close(self, partition: Partition) -> None:
         held = self._open.get(partition)

@@ -100,23 +100,18 @@ def from_batch(batch: pa.RecordBatch) -> RecordColumns:
 
 def _batch(chunk: Chunk | RecordColumns) -> pa.RecordBatch:
     timestamps = pa.array(chunk.timestamps, pa.int64()).cast(SCHEMA.field("timestamp").type)
+    some_keys = any(chunk.keys) or b"" in chunk.keys
+    keys = pa.array(chunk.keys, pa.binary()) if some_keys else pa.nulls(len(chunk.keys), pa.binary())
     return pa.RecordBatch.from_arrays(
         [
             pa.array(chunk.offsets, pa.int64()),
             timestamps,
-            pa.array(chunk.keys, pa.binary()) if any(chunk.keys) else _without_bytes(chunk.keys),
+            keys,
             pa.array(chunk.values, pa.binary()),
             _headers_array(chunk.headers),
         ],
         schema=SCHEMA,
     )
-
-
-def _without_bytes(keys: Sequence[bytes | None]) -> pa.Array:
-    """Return a column of keys of which each is empty or missing."""
-    if b"" in keys:
-        return pa.array(keys, pa.binary())
-    return pa.nulls(len(keys), pa.binary())
 
 
 def _headers_array(headers: Sequence[Headers]) -> pa.Array:

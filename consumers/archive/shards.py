@@ -202,9 +202,12 @@ def _described(store: ArchiveStore, partition: Partition, names: Sequence[ShardN
         try:
             shards.append(_parsed(store, partition, name, raw))
         except (OSError, ValueError, KeyError, TypeError) as error:
+            why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+            if isinstance(error, OSError):
+                why = error.strerror or type(error).__name__
             problems.append(
-                f"{store.path(key)} is not described by {facts_name(str(name))} ({_why(error)}): restore that file "
-                "from a copy, or remove both"
+                f"{store.path(key)} is not described by {facts_name(str(name))} ({why}): restore that file from a "
+                "copy, or remove both"
             )
     return shards, problems
 
@@ -233,9 +236,3 @@ def _parsed(store: ArchiveStore, partition: Partition, name: ShardName, raw: byt
     if json.loads(facts_document(shard)) != document:
         raise ValueError("it describes another file")
     return shard
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)

@@ -9,6 +9,7 @@ from its beginning; Parquet is faster, both ways.
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
@@ -178,7 +179,8 @@ def read_frames(path: Path) -> Iterator[Frames]:
     with path.open("rb") as file:
         packed = file.read(len(_MAGIC)) == _MAGIC
         file.seek(0)
-        yield from _frames_of(_inflated(file, one=False) if packed else _pieces(file), packed=packed)
+        pieces = _inflated(file, one=False) if packed else iter(partial(file.read, _INFLATED_BYTES), b"")
+        yield from _frames_of(pieces, packed=packed)
 
 
 def _framed(raw: bytes) -> bytes:
@@ -277,11 +279,6 @@ def _require_equal(stored: Int64s, found: "Sequence[int] | npt.NDArray[np.intege
     wrong = np.flatnonzero(stored != np.asarray(found))
     if len(wrong):
         raise ValueError(f"the checksum of record {count + int(wrong[0])} is another one")
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    while raw := file.read(_INFLATED_BYTES):
-        yield raw
 
 
 def _inflated(file: IO[bytes], *, one: bool) -> Iterator[bytes]:

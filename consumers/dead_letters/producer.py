@@ -267,7 +267,22 @@ class _LetterSender:
 
     async def _run(self) -> None:
         while True:
-            letters = await self._gathered()
+            # Wait for a letter, and a moment for others unless they fill a window. `work` is cleared before each look
+            # at the backlog: a letter that is put in between sets it again. While letters gather it stays set, so
+            # that nobody wakes the loop for them.
+            self.work.clear()
+            if not self._backlog.statistics().waiting:
+                try:
+                    async with asyncio.timeout(_IDLE_S if self._origins.connected else None):
+                        await self.work.wait()
+                except TimeoutError:
+                    await self._origins.close()
+            held = self._backlog.statistics()
+            if held.waiting < _WINDOW and held.waiting_bytes < _WINDOW_BYTES:
+                self.work.set()
+                await asyncio.sleep(_GATHER_S)
+                self.work.clear()
+            letters = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
             window = _Window(left=dict(enumerate(letters)))
             # Send the window until all of it is acknowledged.
             while window.left:
@@ -280,26 +295,6 @@ class _LetterSender:
                     await asyncio.sleep(_RETRY_S)
             if letters:
                 self._backlog.acknowledge(len(letters))
-
-    async def _gathered(self) -> Sequence[DeadLetter]:
-        """Wait for a letter, and a moment for others unless they fill a window; return the oldest ones.
-
-        `work` is cleared before each look at the backlog: a letter that is put in between sets it again. While letters
-        gather it stays set, so that nobody wakes the loop for them.
-        """
-        self.work.clear()
-        if not self._backlog.statistics().waiting:
-            try:
-                async with asyncio.timeout(_IDLE_S if self._origins.connected else None):
-                    await self.work.wait()
-            except TimeoutError:
-                await self._origins.close()
-        held = self._backlog.statistics()
-        if held.waiting < _WINDOW and held.waiting_bytes < _WINDOW_BYTES:
-            self.work.set()
-            await asyncio.sleep(_GATHER_S)
-            self.work.clear()
-        return self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
 
     async def _try_to_send(self, window: _Window) -> str | None:
         """Send what is left of the window. Return the error, or None when all of it is acknowledged.

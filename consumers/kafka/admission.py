@@ -201,7 +201,21 @@ class Admission:
             self.doubt(positions)
         elif now < self._look_due:
             return False
-        changed = self._update_away(positions, now)
+        # The partitions without a leader are in doubt.
+        away = {p: self._away_since.get(p, now) for p in positions.keys() - self._client.led()}
+        changed, self._away_since = away.keys() != self._away_since.keys(), away
+        self.doubt(away)
+        # A broker that has just come back may not know its topics yet, so a partition is reported missing only later.
+        patience_s = self._options.missing_after_ms / 1000
+        missing = tuple(sorted(partition for partition, since in away.items() if now - since >= patience_s))
+        known = set(self._client.partitions())
+        topics = {partition.topic for partition in known}
+        # Of a topic that is not there at all, nothing is known: it may come back as it was.
+        gone = frozenset(partition for partition in missing if partition not in known and partition.topic in topics)
+        if missing != self._missing or gone != self._gone:
+            self._missing, self._gone = missing, gone
+            self._meter.missing(missing, gone)
+            self._report_missing([partition for partition in missing if partition not in gone], sorted(gone))
         present = {partition: positions[partition] for partition in self._doubted - self._away_since.keys()}
         if now < self._look_due:
             return changed
@@ -229,24 +243,6 @@ class Admission:
             names, seen = ", ".join(map(str, new)), findings[new[0]].seen
             log.warning("Taken on trust to be of the same topics as before: %s. %s %s", names, new[0], seen)
         return True
-
-    def _update_away(self, positions: Mapping[Partition, int], now: float) -> bool:
-        """Doubt the partitions without a leader. Return whether others are without one than before."""
-        away = {p: self._away_since.get(p, now) for p in positions.keys() - self._client.led()}
-        changed, self._away_since = away.keys() != self._away_since.keys(), away
-        self.doubt(away)
-        # A broker that has just come back may not know its topics yet, so a partition is reported missing only later.
-        patience_s = self._options.missing_after_ms / 1000
-        missing = tuple(sorted(partition for partition, since in away.items() if now - since >= patience_s))
-        known = set(self._client.partitions())
-        topics = {partition.topic for partition in known}
-        # Of a topic that is not there at all, nothing is known: it may come back as it was.
-        gone = frozenset(partition for partition in missing if partition not in known and partition.topic in topics)
-        if missing != self._missing or gone != self._gone:
-            self._missing, self._gone = missing, gone
-            self._meter.missing(missing, gone)
-            self._report_missing([partition for partition in missing if partition not in gone], sorted(gone))
-        return changed
 
     def _report_missing(self, leaderless: Sequence[Partition], gone: Sequence[Partition]) -> None:
         """Log the missing partitions, and raise DataLossError when a topic has fewer partitions than before."""

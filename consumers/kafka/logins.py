@@ -141,7 +141,14 @@ class _BrokerCheck:
     async def _fault_of(self, error: BaseException) -> str | None:
         """Return what an error says of a certificate or the protocol; None where the broker may just be away."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            return _untrusted(error)
+            why = error.verify_message.rstrip(".")
+            if error.verify_code in _OTHER_NAME:
+                cure = "connect by a name that the certificate bears, or set kafka.ssl_check_hostname to false"
+            elif error.verify_code == _EXPIRED:
+                cure = "renew the broker's certificate"
+            else:
+                cure = "set kafka.ssl_ca_file to the certificate of the authority that has signed the broker's"
+            return f"shows a certificate that is not trusted ({why}): {cure}"
         if isinstance(error, ConnectionRefusedError) or not isinstance(error, (*_CLOSED, ssl.SSLError)):
             return None
         reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
@@ -204,17 +211,6 @@ class _BrokerCheck:
 
 def _without_login(protocol: str) -> str:
     return protocol.removeprefix("SASL_")
-
-
-def _untrusted(error: ssl.SSLCertVerificationError) -> str:
-    why = error.verify_message.rstrip(".")
-    if error.verify_code in _OTHER_NAME:
-        cure = "connect by a name that the certificate bears, or set kafka.ssl_check_hostname to false"
-    elif error.verify_code == _EXPIRED:
-        cure = "renew the broker's certificate"
-    else:
-        cure = "set kafka.ssl_ca_file to the certificate of the authority that has signed the broker's"
-    return f"shows a certificate that is not trusted ({why}): {cure}"
 
 
 def _refused_certificate(reason: str) -> str | None:

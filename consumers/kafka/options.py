@@ -29,6 +29,8 @@ class KafkaOptions:
     """When a topic was deleted and created again: fail, or start at its first record."""
     isolation_level: IsolationLevel = "read_committed"
     """Whether records of aborted or open transactions are read."""
+    due_after_s: float = 0.0
+    """How long after its time a record is due: what is not due yet does not count as behind."""
     freeze_partitions: bool = False
     """Whether new partitions are only reported instead of joining."""
     only_given: bool = False

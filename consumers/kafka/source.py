@@ -84,6 +84,12 @@ async def _at_time(client: KafkaClient, timestamp_ms: int) -> dict[Partition, in
     return {partition: end if (offset := offsets[partition]) is None else offset for partition, end in ends.items()}
 
 
+async def _both_ends(client: KafkaClient) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    readable = await client.ends(client.partitions())
+    # Afterwards, so that what is open now is seen.
+    return readable, await client.high_watermarks(readable)
+
+
 def _complete(offsets: Mapping[Partition, int], partitions: Iterable[Partition], setting: str) -> dict[Partition, int]:
     known = set(partitions)
     if unknown := sorted(set(offsets) - known):
@@ -113,7 +119,7 @@ class KafkaSource:
 
     def __init__(self, options: KafkaOptions, history: History = NO_HISTORY) -> None:
         self._options, self._history = options, history
-        self._meter = SourceMeter()
+        self._meter = SourceMeter(due_after_s=options.due_after_s)
         self._loop = LoopThread("consumer")
         self._parts: _LoopParts | None = None
 
@@ -150,6 +156,13 @@ class KafkaSource:
     def resolve_until(self, until: Until) -> dict[Partition, int]:
         """Return the offset that `until` means for each partition, as of now."""
         return self._loop.run(resolve_until(until, self._connected.client), self._timeout_s)
+
+    def ends(self) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        """Return one past the last offset of each partition, of those that may be read and of all, as of now.
+
+        With read_committed they differ where a transaction is open.
+        """
+        return self._loop.run(_both_ends(self._connected.client), self._timeout_s)
 
     def committed(self) -> dict[Partition, int]:
         """Return the group's committed offsets, of the partitions that have one."""
@@ -307,9 +320,10 @@ class _LoopParts:
                 self.commits.keep(led)
                 if not led:  # a broker that stops says so of all its partitions, and below nobody would be asked
                     await self.client.look_for_leaders()
-                readable = await self.client.ends(led)
+                asked, readable = time.time(), await self.client.ends(led)
                 # Afterwards, so that no partition seems to end before the last record that may be read.
-                self._meter.ends(await self.client.high_watermarks(led), readable)
+                ends = await self.client.high_watermarks(led)
+                self._meter.ends(ends, readable, await self._due(ends), asked=asked)
                 diagnosis.answered()
             except MillraceError as error:
                 # aiokafka only logs that a login is refused. A password may have been changed, and changed back.
@@ -317,6 +331,17 @@ class _LoopParts:
             finally:
                 late.cancel()
             await asyncio.sleep(_WATCH_EVERY_S)
+
+    async def _due(self, ends: Mapping[Partition, int]) -> Mapping[Partition, int] | None:
+        """Return one past the last offset of each partition that is due; None where records need not wait."""
+        if not self._options.due_after_s:
+            return None
+        now_ms = round((time.time() - self._options.due_after_s) * 1000)
+        later = await self.client.at_time(ends, max(0, now_ms))
+        return {
+            partition: end if (first := later.get(partition)) is None else min(first, end)
+            for partition, end in ends.items()
+        }
 
     async def _watch_retention(self) -> None:
         """Look up for how long Kafka keeps records. Many users are not permitted to; only statistics need it."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from millrace.consumers.fingerprints import Sameness
@@ -30,10 +30,12 @@ class PartitionLag:
     """The next offset to read."""
     end: int | None
     """One past the last offset, the high watermark; None until Kafka has answered."""
+    due: int | None = None
+    """One past the last offset that is due; None where records need not wait."""
     readable_end: int | None
     """One past the last offset that may be read. With read_committed the first open transaction begins there."""
     records: int
-    """Offsets that may be read and are not. Gaps count, because they are not known before they are read."""
+    """Offsets that may be read, are due and are not read. Gaps count: they are not known before they are read."""
     seconds: float | None
     """Age of the newest record that was read, 0 when there is nothing more to read; None when not known."""
 
@@ -50,6 +52,8 @@ class Lag:
     """The lag of each partition."""
     as_of: float
     """When this was read, in seconds since 1970."""
+    ends_asked: float | None = None
+    """When Kafka was asked for the ends, in seconds since 1970; None until it has answered."""
 
 
 def is_in_future(time_ms: int, *, now_ms: int) -> bool:
@@ -58,22 +62,28 @@ def is_in_future(time_ms: int, *, now_ms: int) -> bool:
 
 
 def partition_lag(
-    *, position: int, end: int | None, fresh_ms: int | None, now_ms: int, readable_end: int | None = None
+    *,
+    position: int,
+    end: int | None,
+    fresh_ms: int | None,
+    now_ms: int,
+    readable_end: int | None = None,
+    due: int | None = None,
 ) -> PartitionLag:
-    """Return the lag of one partition; without `readable_end` everything up to its end may be read.
+    """Return the lag of one partition; without `readable_end` everything may be read, without `due` everything is due.
 
     `fresh_ms` is the time up to which every record is known to be read. That is the later of the newest record's time
     and the moment when there was last nothing more to read. Thus the first record after a silent night does not appear
     as a lag of a whole night.
     """
     readable = end if readable_end is None else readable_end
-    records = 0 if readable is None else max(0, readable - position)
+    records = 0 if readable is None else max(0, (readable if due is None else min(readable, due)) - position)
     seconds: float | None = None
     if end is not None and records == 0:
         seconds = 0.0
     elif fresh_ms is not None and not is_in_future(fresh_ms, now_ms=now_ms):
         seconds = max(0, now_ms - fresh_ms) / 1000
-    return PartitionLag(position=position, end=end, readable_end=readable, records=records, seconds=seconds)
+    return PartitionLag(position=position, end=end, due=due, readable_end=readable, records=records, seconds=seconds)
 
 
 def total_lag(partitions: Mapping[Partition, PartitionLag], *, as_of: float) -> Lag:
@@ -94,6 +104,7 @@ def lag_of(
     *,
     now_s: float,
     readable_ends: Mapping[Partition, int] | None = None,
+    due: Mapping[Partition, int] | None = None,
 ) -> Lag:
     """Return the lag of a reader whose next offsets are `positions`: those of the source, or those of the ledger."""
     partitions = {
@@ -103,6 +114,7 @@ def lag_of(
             fresh_ms=fresh_ms.get(partition),
             now_ms=round(now_s * 1000),
             readable_end=None if readable_ends is None else readable_ends.get(partition),
+            due=None if due is None else due.get(partition),
         )
         for partition, position in positions.items()
     }
@@ -183,6 +195,8 @@ class SourceStatistics(PartFigures):
     """Bytes that the client has fetched and that are not in the hand-off yet."""
     loop_lag_p99_s: float
     """How late the timers of the consumer's loop were in the last half minute; above 0.1 the loop is overloaded."""
+    due_after_s: float = 0.0
+    """How long after its time a record is due; it is not behind before that."""
     as_of: float
     """When this was read, in seconds since 1970."""
 
@@ -228,8 +242,9 @@ class _Totals:
 class SourceMeter:
     """Counts what the source does. Any thread may call it; each method holds the lock briefly."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.time, due_after_s: float = 0.0) -> None:
+        """`due_after_s`: how long after its time a record is due."""
+        self._clock, self._due_after_s = clock, due_after_s
         self._lock = threading.Lock()
         self._totals = _Totals()
         self._incarnation: int | None = None
@@ -237,7 +252,9 @@ class SourceMeter:
         self._partitions: dict[Partition, FetchedPartition] = {}
         self._fresh_ms: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
+        self._ends_asked: float | None = None
         self._readable_ends: dict[Partition, int] = {}
+        self._due: dict[Partition, int] = {}
         self._open_transactions: dict[Partition, OpenTransaction] = {}
         self._waiting: tuple[Partition, ...] = ()
         self._missing: tuple[Partition, ...] = ()
@@ -290,15 +307,23 @@ class SourceMeter:
         with self._lock:
             self._totals.stale_records += records
 
-    def ends(self, ends: Mapping[Partition, int], readable: Mapping[Partition, int] | None = None) -> None:
-        """Record where the partitions end, and that Kafka has answered.
+    def ends(
+        self,
+        ends: Mapping[Partition, int],
+        readable: Mapping[Partition, int] | None = None,
+        due: Mapping[Partition, int] | None = None,
+        *,
+        asked: float | None = None,
+    ) -> None:
+        """Record where the partitions end, and that Kafka has answered, which was asked at a time.
 
-        `readable` has one past the last offset that may be read; None where that is every offset.
+        `readable` has one past the last offset that may be read, `due` of those that are due; None where that is every
+        offset.
         """
         readable = ends if readable is None else readable
         with self._lock:
-            self._connected = True
-            self._ends, self._readable_ends = dict(ends), dict(readable)
+            self._connected, self._ends_asked = True, asked
+            self._ends, self._readable_ends, self._due = dict(ends), dict(readable), dict(due or {})
             self._open_transactions = {
                 partition: self._open_transaction(partition, offset)
                 for partition, offset in readable.items()
@@ -306,8 +331,9 @@ class SourceMeter:
             }
             for partition, state in self._partitions.items():
                 # With nothing left to read, all that there was until now is read; see `partition_lag`.
-                if state.position >= readable.get(partition, state.position + 1):
-                    self._freshen(partition, round(self._clock() * 1000))
+                end = readable.get(partition, state.position + 1)
+                if state.position >= min(end, self._due.get(partition, end)):
+                    self._freshen(partition, round((self._clock() - self._due_after_s) * 1000))
 
     def unanswered(self, error: str) -> None:
         """Record that Kafka did not answer."""
@@ -353,7 +379,6 @@ class SourceMeter:
         """Return all statistics, as of now."""
         with self._lock:
             now_s = self._clock()
-            positions = {partition: state.position for partition, state in self._partitions.items()}
             return SourceStatistics(
                 incarnation=self._incarnation,
                 fetching=self._fetching,
@@ -366,7 +391,7 @@ class SourceMeter:
                 missing=self._missing,
                 gone=self._gone,
                 recognised=dict(self._recognised),
-                lag=lag_of(positions, self._ends, self._fresh_ms, now_s=now_s, readable_ends=self._readable_ends),
+                lag=self._lag(now_s),
                 open_transactions=dict(self._open_transactions),
                 commits_accepted=self._totals.commits_accepted,
                 commits_refused=dict(self._totals.commits_refused),
@@ -375,8 +400,20 @@ class SourceMeter:
                 retention_ms=dict(self._retention_ms),
                 buffered_bytes=buffered_bytes,
                 loop_lag_p99_s=loop_lag_p99_s,
+                due_after_s=self._due_after_s,
                 as_of=now_s,
             )
+
+    def _lag(self, now_s: float) -> Lag:
+        lag = lag_of(
+            {partition: state.position for partition, state in self._partitions.items()},
+            self._ends,
+            self._fresh_ms,
+            now_s=now_s - self._due_after_s,
+            readable_ends=self._readable_ends,
+            due=self._due,
+        )
+        return replace(lag, as_of=now_s, ends_asked=self._ends_asked)
 
     def _open_transaction(self, partition: Partition, offset: int) -> OpenTransaction:
         before = self._open_transactions.get(partition)

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.files.shard_files import AT_ONCE, CHUNK, ShardReader
+from millrace.pipelines.files.stage_times import StageTimes
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import Preprocess, as_is, block_spec, preparation
@@ -54,6 +55,8 @@ class FileBlocks:
     """Which of the reader's shards."""
     options: FileOptions
     preprocess: Preprocess | None = None
+    times: StageTimes | None = None
+    """Hears how long the order and `preprocess` take; None leaves their clocks out of the graph."""
     _kept: Any = field(default=None, init=False)
     _lasting: Any = field(default=None, init=False)
     """The dataset of all epochs, where there is one: to make another traces each of its functions anew."""
@@ -85,11 +88,8 @@ class FileBlocks:
             return self._lasting
         options = self.options
         if options.cache is None:
-            prepare = self._prepared()
             windows = tf.data.Dataset.zip(self._windows(number), self._seeds())
-            batches = windows.map(
-                as_is(lambda rows, seed: prepare(self._batched(rows, self._order(rows, seed)))), **self._calls()
-            )
+            batches = windows.map(as_is(lambda rows, seed: self._made(rows, self._order(rows, seed))), **self._calls())
         else:
             batches = self._cached()
         if self._window > options.batch_size * options.batches_per_call:
@@ -117,11 +117,9 @@ class FileBlocks:
     def _cached(self) -> Any:
         """Return what the first epoch has decoded and prepared; windows are permuted anew each time."""
         if self._kept is None:
-            prepare = self._prepared()
             windows = self._windows(0)
             batches = windows.map(
-                as_is(lambda rows: prepare(self._batched(rows, tf.range(tf.shape(rows.offsets)[0])))),
-                **self._calls(),
+                as_is(lambda rows: self._made(rows, tf.range(tf.shape(rows.offsets)[0]))), **self._calls()
             )
             where = self.options.cache
             self._kept = batches.cache() if where == "memory" else batches.cache(str(Path(str(where)) / "epoch"))
@@ -181,6 +179,29 @@ class FileBlocks:
         return (
             {} if self.options.deterministic else {"num_parallel_calls": self.options.threads, "deterministic": False}
         )
+
+    def _made(self, rows: Rows, order: Any) -> Rows:
+        """Return the rows in this order as batches that are prepared; with clocks around both, if there are times."""
+        prepare, times = self._prepared(), self.times
+        if times is None:
+            return prepare(self._batched(rows, order))
+
+        def note(ordered: Any, prepared: Any) -> Any:
+            times.add("shuffling", float(ordered))
+            times.add("preprocess", float(prepared))
+            return prepared
+
+        began = tf.timestamp()
+        batched = self._batched(rows, order)
+        with tf.control_dependencies(tf.nest.flatten(batched)):
+            between = tf.timestamp()
+        with tf.control_dependencies([between]):
+            prepared = prepare(tf.nest.map_structure(tf.identity, batched))
+        with tf.control_dependencies(tf.nest.flatten(prepared)):
+            noted = tf.numpy_function(note, [between - began, tf.timestamp() - between], tf.float64)
+        with tf.control_dependencies([noted]):
+            made: Rows = tf.nest.map_structure(tf.identity, prepared)
+        return made
 
     def _prepared(self) -> Callable[[Rows], Rows]:
         if self._prepare is None and self.reader.prepares:

@@ -60,6 +60,8 @@ class ServiceJob:
     """With a job: the name of this trainer, each of which gets all rows out of the workers' cache."""
     key: str = ""
     """What else must be equal for a job to be shared: the user's code."""
+    most_asked: int | None = None
+    """How many chunks are asked of the workers at a time; None leaves it to TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ class ServiceFiles:
                 f"grpc://{self._service.address}",
                 job_name=name,
                 cross_trainer_cache=experimental.CrossTrainerCache(self._service.trainer) if cached else None,
+                max_outstanding_requests=self._service.most_asked,
             )
         )
         total = sum(self._shards[place].rows for place in places)

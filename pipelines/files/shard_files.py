@@ -18,6 +18,8 @@ import tensorflow as tf
 from millrace.consumers.archive.tfrecord_files import read_frames
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk, Int64s, Partition
+from millrace.pipelines.files.image_tree import IMAGE, LABEL, ImageTree
+from millrace.pipelines.files.stage_times import StageTimes
 from millrace.pipelines.files.tfrecord_frames import first_record
 from millrace.pipelines.files.visits import CountedShard, Refusals
 from millrace.pipelines.formats.example.decoder import ExampleDecoder, integers_in
@@ -34,6 +36,9 @@ AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
 CHUNK = 8192
 """The most rows that are decoded and handed over at a time: a chunk costs about a millisecond besides its rows."""
+
+_IMAGES = 64
+"""The most images that are read at a time: one may have some megabytes."""
 
 ReadShard = Callable[[int, int], Iterable[Chunk]]
 Order = Callable[[], Sequence[int]]
@@ -77,6 +82,7 @@ class _Decoding:
 
     decoder: Decoder
     refusals: Refusals
+    times: StageTimes
     error: BaseException | None = None
 
     @contextmanager
@@ -90,9 +96,12 @@ class _Decoding:
 
     def decoded(self, chunk: Chunk, shard: int) -> Decoded:
         """Decode a chunk of a shard."""
-        decoded = decode_chunk(chunk, self.decoder)
+        with self.times.of("decoding"):
+            decoded = decode_chunk(chunk, self.decoder)
         if decoded.refused:
             self.refusals.note(shard, ((refused.offset, refused.reason) for refused in decoded.refused))
+        if len(decoded.filtered):
+            self.refusals.filter(shard, range(chunk.start, chunk.end), decoded.filtered)
         return decoded
 
 
@@ -111,9 +120,11 @@ class ChunkFiles:
 
         `schema` is that of the rows, where it is another one than that of the records.
         """
-        self._read, self._threads = read, threads
+        self.times = times = StageTimes()
+        self._read: ReadShard = lambda place, most: times.drawn("reading", read(place, most))
+        self._threads = threads
         self._spec = flat_spec(schema or decoder.schema)
-        self._decoding = _Decoding(decoder, refusals)
+        self._decoding = _Decoding(decoder, refusals, times)
 
     @property
     def prepares(self) -> bool:
@@ -158,9 +169,8 @@ class ChunkFiles:
 
     def first(self) -> Decoded | None:
         """Return the first rows, for a sample; None where there are none."""
-        for chunk in self._read(0, CHUNK):
-            return decode_chunk(chunk, self._decoding.decoder)
-        return None
+        decoded = (decode_chunk(chunk, self._decoding.decoder) for chunk in self._read(0, CHUNK))
+        return next((rows for rows in decoded if len(rows)), None)
 
     def close(self) -> None:
         """Do nothing: it waits for disks only."""
@@ -179,14 +189,23 @@ class ChunkFiles:
             yield rows_of(self._decoding.decoded(chunk, number), number)
 
 
-def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals, threads: int = 2) -> ChunkFiles:
-    """Return the reader of TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
+def example_files(
+    shards: Sequence[CountedShard],
+    schema: Schema,
+    refusals: Refusals,
+    threads: int = 2,
+    selected: Callable[[Decoder], Decoder] = lambda decoder: decoder,
+) -> ChunkFiles:
+    """Return the reader of TFRecord files of `tf.train.Example`, compressed with GZIP or not.
+
+    `selected` returns a decoder of the records that are asked for.
+    """
     record = next((found for shard in shards if (found := first_record(Path(shard.path)))), b"")
-    decoder = ExampleDecoder(schema, integers_in(record))
-    return ChunkFiles(lambda place, most: _examples(shards[place], most), decoder, refusals, threads)
+    decoder = selected(ExampleDecoder(schema, integers_in(record)))
+    return ChunkFiles(lambda place, most: example_chunks(shards[place], most), decoder, refusals, threads)
 
 
-def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
+def example_chunks(shard: CountedShard, most: int) -> Iterator[Chunk]:
     """Yield the records of a file, numbered. Raises ConfigError where it is damaged."""
     number = 0
     try:
@@ -197,7 +216,30 @@ def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
                 yield plain_chunk(Partition(shard.name, 0), np.arange(number, number + len(texts)), texts)
                 number += len(texts)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{shard.path} cannot be read: {error}; leave it out, or make it again") from error
+        raise ConfigError(
+            f"{shard.path} cannot be read: {error}; leave it out by --skip-damaged, or make it again"
+        ) from error
+
+
+def image_files(
+    tree: ImageTree, shards: Sequence[CountedShard], schema: Schema, refusals: Refusals, threads: int = 2
+) -> ChunkFiles:
+    """Return the reader of images in folders; a shard is some of them, by their numbers."""
+    decoder = ExampleDecoder(tree.schema(schema), ())
+
+    def example(number: int) -> bytes:
+        texts = zip((IMAGE, LABEL), tree.record(number), strict=True)
+        fields = {name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text])) for name, text in texts}
+        made: bytes = tf.train.Example(features=tf.train.Features(feature=fields)).SerializeToString()
+        return made
+
+    def read(place: int, most: int) -> Iterator[Chunk]:
+        shard, at_once = shards[place], min(most, _IMAGES)
+        for first in range(shard.first, shard.end, at_once):
+            numbers = np.arange(first, min(first + at_once, shard.end))
+            yield plain_chunk(Partition(shard.name, 0), numbers, [example(number) for number in numbers.tolist()])
+
+    return ChunkFiles(read, decoder, refusals, threads)
 
 
 def plain_chunk(partition: Partition, offsets: Int64s, values: Sequence[bytes | None]) -> Chunk:

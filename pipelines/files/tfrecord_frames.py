@@ -66,7 +66,10 @@ def _frames(path: Path) -> Iterator[int]:
                 yield count
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(
-            f"{path} cannot be read after record {total}: {error}; leave it out, or make it again"
+            f"{path} cannot be read after record {total}: {error}; leave it out by --skip-damaged, or make it again"
         ) from error
     if need or rest:
-        raise ConfigError(f"{path} ends inside record {total}, or is no TFRecord file; leave it out, or make it again")
+        raise ConfigError(
+            f"{path} ends inside record {total}, or is no TFRecord file; leave it out by --skip-damaged, or make it "
+            "again"
+        )

@@ -37,6 +37,16 @@ class CountedShard:
     """One past the number of its last row; with gaps there are fewer rows than numbers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedFile:
+    """A file of records that is left out, as it is not what was written."""
+
+    name: str
+    rows: int | None
+    """The records in it; None if nothing says how many there were."""
+    why: str
+
+
 Bits = npt.NDArray[np.uint8]
 """A bit for each row of a range."""
 
@@ -61,8 +71,15 @@ class Refusals:
         for row, setting in left_out:
             masks.setdefault(setting, np.zeros(len(rows), np.bool_))[row - rows.start] = True
         with self._lock:
-            ranges = self._left_out.setdefault(shard, {})
-            ranges[rows.start] = {setting: np.packbits(mask) for setting, mask in masks.items()}
+            named = self._left_out.setdefault(shard, {}).setdefault(rows.start, {})
+            named |= {setting: np.packbits(mask) for setting, mask in masks.items()}
+
+    def filter(self, shard: int, rows: range, filtered: Int64s) -> None:
+        """Take in which of a range of rows do not match `records.where`; the ranges are the same each time."""
+        mask = np.zeros(len(rows), np.bool_)
+        mask[filtered - rows.start] = True
+        with self._lock:
+            self._left_out.setdefault(shard, {}).setdefault(rows.start, {})["where"] = np.packbits(mask)
 
     def of(self, shard: int) -> Int64s:
         """Return the numbers of a shard's rows that are refused or left out."""
@@ -71,6 +88,30 @@ class Refusals:
             ranges = self._left_out.get(shard, {})
             left_out = [first + _set(bits) for first, named in ranges.items() for bits in named.values()]
         return np.concatenate([refused, *left_out])
+
+    def saved(self) -> dict[str, Any]:
+        """Return what is refused and left out, as JSON has it."""
+        refused: dict[int, dict[str, list[int]]] = {}
+        with self._lock:
+            for shard, rows in self._reasons.items():
+                for row, reason in sorted(rows.items()):
+                    refused.setdefault(shard, {}).setdefault(str(reason), []).append(row)
+            left_out = [
+                (shard, first, setting, bits.tolist())
+                for shard, ranges in self._left_out.items()
+                for first, named in ranges.items()
+                for setting, bits in named.items()
+            ]
+        return {"refused": sorted(refused.items()), "left_out": left_out}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Take in what `saved` has returned."""
+        for shard, reasons in saved["refused"]:
+            for reason, rows in reasons.items():
+                self.note(shard, ((row, Reason(reason)) for row in rows))
+        with self._lock:
+            for shard, first, setting, bits in saved["left_out"]:
+                self._left_out.setdefault(shard, {}).setdefault(first, {})[setting] = np.array(bits, np.uint8)
 
     def by_reason(self) -> dict[Reason, int]:
         """Count them."""
@@ -102,24 +143,32 @@ class Visited:
     """Visits beyond the first, of any row."""
     lacking: Mapping[str, int]
     """By name of the shard, how many of its rows were not visited; empty where all were."""
+    damaged: Sequence[DamagedFile] = ()
+    """The files that were left out; those of their rows that are known count as rows, and were not visited."""
 
     @property
     def all(self) -> bool:
         """Whether every row was visited once."""
-        return self.visited == self.rows and not self.twice
+        return self.visited == self.rows and not self.twice and not self.damaged
 
     def __str__(self) -> str:
         # Rounded down: 100 % says that none is missing.
         share = 1000 if not self.rows else self.visited * 1000 // self.rows
-        percent = "100" if share >= 1000 else f"{share / 10:.1f}"
-        return f"visited {percent} % of {self.rows:,} rows, {self.twice:,} twice"
+        percent = "100" if share >= 1000 and not self.damaged else f"{min(share, 999) / 10:.1f}"
+        text = f"visited {percent} % of {self.rows:,} rows, {self.twice:,} twice"
+        if not self.damaged:
+            return text
+        known = [file.rows for file in self.damaged if file.rows is not None]
+        unknown = len(self.damaged) - len(known)
+        beside = f", and those of {unknown} that nothing says" if unknown else ""
+        return f"{text}; left out {len(self.damaged)} damaged files: {sum(known):,} rows{beside}"
 
 
 class Visits:
     """Counts the rows of one epoch."""
 
-    def __init__(self, shards: Sequence[CountedShard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[CountedShard], damaged: Sequence[DamagedFile] = ()) -> None:
+        self._shards, self._damaged = shards, damaged
         self._counts: dict[int, npt.NDArray[np.uint8]] = {}
         self._visits = [0] * len(shards)
         self._complete: set[int] = set()
@@ -159,4 +208,5 @@ class Visits:
             if found != shard.rows:
                 lacking[shard.name] = shard.rows - found
         twice = self._twice + sum(int(np.maximum(counts, 1).sum()) - len(counts) for counts in self._counts.values())
-        return Visited(rows=sum(shard.rows for shard in self._shards), visited=visited, twice=twice, lacking=lacking)
+        rows = sum(shard.rows for shard in self._shards) + sum(file.rows or 0 for file in self._damaged)
+        return Visited(rows=rows, visited=visited, twice=twice, lacking=lacking, damaged=self._damaged)

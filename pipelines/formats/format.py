@@ -7,18 +7,33 @@ format loads no parser.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats.draft import DraftSample, Look
 from millrace.pipelines.formats.shared.paths import VALUE
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Field, Schema, Schemas
+
+
+class Glanced(NamedTuple):
+    """What a glance at records tells of the text that a field of each holds: of a record in neither, nothing."""
+
+    listed: npt.NDArray[np.bool_]
+    """Those that hold one of the texts that it looks for, if they are records at all."""
+    others: npt.NDArray[np.bool_]
+    """Those that hold another text."""
+
+
+Glance = Callable[[Sequence[bytes | None]], Glanced]
+HEADER = 5
+"""Bytes of Confluent's wire format before the value: a zero, and the number of the schema, big-endian."""
 
 
 class Format(ABC):
@@ -64,6 +79,32 @@ class Format(ABC):
     def narrowed(self, settings: Any, whole: Schema, part: Schema) -> Any:
         """Return the settings by which records of the whole schema are read where only a part of it is asked for."""
         return settings
+
+    def part_of(self, field: Field, whole: Schema, settings: Any = None) -> tuple[Schema, Any]:
+        """Return the schema and the settings by which one field is read alone of records of the whole schema.
+
+        `records.where` asks so. Raise ConfigError where the field cannot be found without the others.
+        """
+        part = Schema(features=(field,))
+        return part, self.narrowed(settings, whole, part)
+
+    def glance(self, source: str, texts: frozenset[bytes], *, framed: bool) -> Glance | None:
+        """Return what tells cheaply whether a field holds one of these texts; None where decoding is as cheap.
+
+        `framed`: whether records begin with the number of a schema.
+        """
+        return None
+
+    def header(self, value: bytes) -> bytes:
+        """Return what a record of a registry begins with, which names its schema; nothing where it does not."""
+        return value[:HEADER] if value[:1] == b"\0" and len(value) > HEADER else b""
+
+    def schema_name(self, header: bytes, schemas: Schemas) -> str | None:
+        """Return the name of the schema that such a header names; None where the registry has none of this format.
+
+        Raise NotYetError while it is not known.
+        """
+        return None
 
     def draft(self, sample: DraftSample) -> Look | None:
         """Return what `millrace init` can say of records; None where they are of another format."""

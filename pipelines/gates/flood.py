@@ -74,7 +74,10 @@ def judged(decoded: Decoded, skips: Sequence[SkipRange] = ()) -> Judged:
         )
         if skip < 0
     ]
-    good = int((within(skips, decoded.partition, decoded.offsets) < 0).sum())
+    # A record that is filtered could be read, as far as it was asked.
+    good = sum(
+        int((within(skips, decoded.partition, offsets) < 0).sum()) for offsets in (decoded.offsets, decoded.filtered)
+    )
     reasons = Counter((refused.reason, refused.field) for refused in kept)
     most = ""
     if reasons:

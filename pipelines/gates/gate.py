@@ -20,6 +20,7 @@ class HeldBy(StrEnum):
     SCHEMA = "schema"
     FLOOD = "flood"
     DEAD_LETTERS = "dead_letters"
+    LABELS = "labels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,21 +313,18 @@ class RegistrySchemas:
                     # Read here, so that a registry that is away keeps nobody from what the folder has.
                     self._known[number] = kept
                     return kept
-                self._want(number)
+                if number not in self._wanted:
+                    self._wanted[number] = self._clock()
+                    self._changed.notify_all()
+                if self._thread is None:
+                    # A daemon: a request that hangs holds no shutdown up.
+                    self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+                    self._thread.start()
                 if (left := gives_up_at - self._clock()) <= 0:
                     asked = f"schema {number} is asked for at {', '.join(self._options.urls)}"
                     away = f"the schema registry does not give schema {number}: {self._away}"
                     raise NotYetError(asked if self._away is None else away)
                 self._changed.wait(left)
-
-    def _want(self, number: int) -> None:
-        if number not in self._wanted:
-            self._wanted[number] = self._clock()
-            self._changed.notify_all()
-        if self._thread is None:
-            # A daemon: a request that hangs holds no shutdown up.
-            self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
-            self._thread.start()
 
     def _run(self) -> None:
         pause = _SHORTEST_S

@@ -9,17 +9,21 @@ proof at a start see the rows as they came.
 from collections.abc import Mapping
 
 from millrace.pipelines.shaping.balance.balance import BalanceSettings
+from millrace.pipelines.shaping.golden import GoldenSettings
+from millrace.pipelines.shaping.labels.options import LabelOptions
 from millrace.pipelines.shaping.options import ReservoirSettings
 from millrace.pipelines.shaping.shaper import ShapingSection
 from millrace.pipelines.shaping.thinning import ThinningSettings
 from millrace.pipelines.shaping.windows.windows import WindowSettings
 from millrace.pipelines.stream.offset_counts import skip_under
 
-# Each has a field of its name in app/settings/root.py, too. What is thinned out costs nothing more. Then sequences, so
-# that they hold the records that balancing leaves out.
+# Each has a field of its name in app/settings/root.py, too. What is never learnt goes first. What is thinned out costs
+# nothing more. Then sequences, so that they hold the records that get no label and those that balancing leaves out.
 SHAPINGS: Mapping[str, type[ShapingSection]] = {
+    "golden": GoldenSettings,
     "thinning": ThinningSettings,
     "windows": WindowSettings,
+    "labels": LabelOptions,
     "balance": BalanceSettings,
     "reservoir": ReservoirSettings,
 }
@@ -34,6 +38,8 @@ __all__ = [
     "OTHER_COLUMNS",
     "SHAPINGS",
     "BalanceSettings",
+    "GoldenSettings",
+    "LabelOptions",
     "ReservoirSettings",
     "ShapingSection",
     "ThinningSettings",

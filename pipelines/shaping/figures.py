@@ -27,6 +27,36 @@ class ReservoirFigures(PartFigures):
 
 
 @dataclass(frozen=True, slots=True)
+class LabelFigures(PartFigures):
+    """With `records.label.classes`: the classes of each label that have appeared."""
+
+    name: ClassVar = "labels"
+    within: ClassVar = "training"
+    per: ClassVar = "label"
+
+    known: Annotated[int, gauge("label_classes", "Bad: as many as records.label.classes; further ones are set aside.")]
+    """Classes of the label that have appeared."""
+    most: Annotated[int, NoMetric("is in the settings")]
+    """How many there may be."""
+    classes: tuple[str, ...]
+    """The first 200 of them, by their numbers from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledFigures(PartFigures):
+    """With `scale: running`: by what each feature of one value is scaled just now."""
+
+    name: ClassVar = "scaled"
+    within: ClassVar = "training"
+    per: ClassVar = "feature"
+
+    mean: Annotated[float, gauge("feature_mean", "Bad: far from what the feature is known to be.")]
+    """The mean of each feature with `scale`, by its latest records."""
+    deviation: Annotated[float, gauge("feature_deviation", "Bad: 0; the feature does not vary, and tells nothing.")]
+    """The standard deviation of each feature with `scale`, by its latest records."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClassFigures(PartFigures):
     """With `balance`: each class before and after."""
 

@@ -29,7 +29,7 @@ from millrace.consumers.errors import DataLossError
 from millrace.consumers.records import Int64s, Partition
 from millrace.pipelines.schema import Column
 from millrace.pipelines.stream.assemble import Shape
-from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.blocks import Block, BlockFacts
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
 
@@ -76,7 +76,19 @@ class PartitionState(Protocol):
         ...
 
 
+class NothingRemembered:
+    """The state of a partition of which nothing has to be remembered but its position."""
+
+    def take(self, taken: Taken) -> None:
+        """Forget the records."""
+
+    def copy(self) -> "NothingRemembered":
+        """Return another one."""
+        return NothingRemembered()
+
+
 S = TypeVar("S", bound=PartitionState)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -179,6 +191,12 @@ class FollowedStates(Generic[S]):
         with self._lock:
             return [one.state for one in self._trailing.values()]
 
+    def each(self, read: Callable[[S, int], T]) -> dict[Partition, T]:
+        """Return what is read of the state of each partition at what is settled, and of its position there."""
+        with self._lock:
+            self._follow()
+            return {partition: read(one.state, one.position) for partition, one in self._trailing.items()}
+
     # The generator's thread.
 
     def begin(self, incarnation: int, partition: Partition, start: int) -> S:
@@ -256,6 +274,10 @@ class FollowedShaper(Generic[S]):
             return rows, left_out
 
         return shape
+
+    def closed(self, block: Block) -> Block:
+        """Return a block as it is."""
+        return block
 
     def settle(self, facts: BlockFacts) -> None:
         """Follow a block whose records are settled."""

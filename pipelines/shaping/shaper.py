@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 from millrace.consumers.records import Partition
 from millrace.consumers.section import Section
 from millrace.pipelines.schema import Column, Schema
-from millrace.pipelines.stream.assemble import Shape
-from millrace.pipelines.stream.blocks import BlockFacts
+from millrace.pipelines.stream.assemble import Finish, Shape
+from millrace.pipelines.stream.blocks import Block, BlockFacts
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
 
@@ -37,6 +37,10 @@ class Shaper(Protocol):
         Return what gives of a chunk its rows, and the records that give none, sorted by offset and each with the name
         of the section. Rows depend on the records of the partition and their offsets alone, not on how these are cut.
         """
+        ...
+
+    def closed(self, block: Block) -> Block:
+        """Return a block that was just made as it is to be learnt; called with each block, in their sequence."""
         ...
 
     def settle(self, facts: BlockFacts) -> None:
@@ -67,8 +71,8 @@ class ShapingSection(Section):
     """Whether it shapes rows before the blocks. One that does not acts inside the compiled call, and has no shaper."""
     other_columns: ClassVar[bool] = False
     """Whether its rows have other columns than the records that they are made of."""
-    alone: ClassVar[str | None] = None
-    """Its name in a sentence, if it works with one worker only."""
+    is_recorded: ClassVar[bool] = True
+    """Whether its settings are hyperparameters, which a start compares with those of the checkpoint."""
 
     @property
     def used(self) -> bool:
@@ -110,3 +114,14 @@ def open_shapers(
         return decoded, left_out
 
     return shape
+
+
+def closed_by(shapers: Sequence[Shaper]) -> Finish:
+    """Return what makes a block that was just made one that is to be learnt, by each of them in turn."""
+
+    def finish(block: Block) -> Block:
+        for one in shapers:
+            block = one.closed(block)
+        return block
+
+    return finish

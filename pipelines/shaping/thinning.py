@@ -13,7 +13,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Int64s
 from millrace.consumers.units import Share
 from millrace.pipelines.schema import Column, Schema
-from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
+from millrace.pipelines.shaping.followed_states import FollowedShaper, NothingRemembered, Taken
 from millrace.pipelines.shaping.shaper import ShapingSection
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.offset_mix import drawn, salt_of
@@ -68,27 +68,16 @@ class ThinningSettings(ShapingSection):
         )
 
 
-class _Nothing:
-    """The state of a partition of which nothing has to be remembered."""
-
-    def take(self, taken: Taken) -> None:
-        """Forget the records."""
-
-    def copy(self) -> "_Nothing":
-        """Return another one."""
-        return _Nothing()
-
-
-class ThinningShaper(FollowedShaper[_Nothing]):
+class ThinningShaper(FollowedShaper[NothingRemembered]):
     """Leaves all records out but a share of them."""
 
     name = setting = NAME
 
     def __init__(self, share: float, by: str | None) -> None:
-        super().__init__(_Nothing)
+        super().__init__(NothingRemembered)
         self._share, self._by = share, by
 
-    def made(self, decoded: Decoded, state: _Nothing) -> tuple[Decoded, list[Skipped], Taken]:
+    def made(self, decoded: Decoded, state: NothingRemembered) -> tuple[Decoded, list[Skipped], Taken]:
         """Return the rows that are chosen, and the records that are left out."""
         del state
         if self._by is None:

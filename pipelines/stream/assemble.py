@@ -23,6 +23,10 @@ from millrace.pipelines.stream.slices import Remainder, Skipped, SkipRange, cut_
 
 Shape = Callable[[Decoded], tuple[Decoded, Sequence[Skipped]]]
 """Makes rows of a chunk's records, and returns with them the records that give none, sorted by offset."""
+_ROWLESS_WAIT_S = 1.0
+"""Without `max_wait`: how long a block waits that has no row yet, as where all records are filtered."""
+Finish = Callable[[Block], Block]
+"""Makes of a block that has all of its rows the one that is to be learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class AssembleOptions:
     """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive, or by `weights`."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """What each topic weighs where rows of several wait; nothing where they come as they arrive."""
+    finish: Finish | None = None
+    """Called with each block, in their sequence; None where blocks are learnt as they close."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values with a ConfigError."""
@@ -151,8 +157,11 @@ class Assembler:
 
     def deadline(self) -> float | None:
         """Return the latest time for the open block to close, on the clock of `fetched_at`; None for no such time."""
-        if self._options.max_wait_s is None or not self._open.covers:
+        if not self._open.covers:
             return None
+        if self._options.max_wait_s is None:
+            # No step depends on when offsets without a row settle, and a stream of such offsets fills no block.
+            return None if self._open.rows else self._open.fetched_at + _ROWLESS_WAIT_S
         return self._open.fetched_at + self._options.max_wait_s
 
     def ready(self, now: float) -> bool:
@@ -194,7 +203,7 @@ class Assembler:
         self._open = self._new_block()
         # Chunks that wait may fill the next block already, and perhaps no other chunk comes.
         self._fill(flush=flush)
-        return block
+        return block if self._options.finish is None else self._options.finish(block)
 
     def _new_block(self) -> OpenBlock:
         most = self._options.batches_per_call

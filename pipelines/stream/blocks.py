@@ -57,6 +57,11 @@ class BlockFacts:
     """Event times of its rows, milliseconds since 1970; 0 where it has no rows."""
     turn: Turn | None = None
     """Where the rotation stands after it, in deterministic mode; checkpoints keep it for a restart."""
+    appeared: tuple[tuple[str, bytes], ...] = ()
+    """The classes that are new with it: the label and the text of each, in the sequence of their numbers."""
+    unplaced: tuple[tuple[Partition, int], ...] = ()
+    """The offsets of records whose class got no number. They count as rows and are not among them; settled, they are
+    set aside."""
 
 
 class Rows(NamedTuple):

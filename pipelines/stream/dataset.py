@@ -27,6 +27,7 @@ from millrace.pipelines.stream.assert_messages import note_assertion, stated_tex
 from millrace.pipelines.stream.blocks import BlockFacts, Bypass, Delivery, Rows, Suspect
 from millrace.pipelines.stream.feed import BlockFeed, Tick
 from millrace.pipelines.stream.freed_memory import keep_freed_memory
+from millrace.pipelines.stream.label_masks import apart, joined
 
 Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 _ROW_COUNT = "preprocess: it must return as many rows as it was given"
@@ -90,7 +91,7 @@ def block_spec(schema: Schema, batch_size: int) -> Element:
 
     rows = Rows(
         features={field.name: of(field) for field in schema.inputs},
-        labels={field.name: of(field) for field in schema.labels},
+        labels={field.name: of(field) for field in schema.targets},
         weights=column(tf.float32),
         offsets=column(tf.int64),
         partitions=column(tf.int32),
@@ -104,11 +105,12 @@ def flat_preprocess(
     """Return rows [n, ...] after `preprocess`, with a single label as it is and no label as `NO_LABEL`.
 
     `preprocess` gets None for no label, as Keras has it, and may return None. Raise ConfigError if it does not fit the
-    rows of the schema, or does not return a row for each row.
+    rows of the schema, or does not return a row for each row. It is not given which rows have a label.
     """
+    labels, masks = apart(labels)
     label = None if not labels else next(iter(labels.values())) if len(labels) == 1 else dict(labels)
     if preprocess is None:
-        return dict(features), NO_LABEL if label is None else label, weights
+        return dict(features), NO_LABEL if label is None else joined(label, masks), weights
     try:
         result = preprocess(dict(features), label, weights)
     except Exception as error:
@@ -123,7 +125,13 @@ def flat_preprocess(
     rows = weights.shape[0] or tf.shape(weights)[0]
     given = (result[0], NO_LABEL if result[1] is None else result[1], result[2])
     features, label, weights = tf.nest.map_structure(lambda column: _same_rows(column, rows), given)
-    return dict(features), label, weights
+    try:
+        return dict(features), joined(label, masks), weights
+    except ValueError as lost:
+        raise ConfigError(
+            f"preprocess: it returns no label {str(lost)!r}, which a record may lack; return the labels as a "
+            "dictionary by the outputs' names"
+        ) from None
 
 
 def _same_rows(column: Any, rows: Any) -> Any:

@@ -25,8 +25,10 @@ from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Int64s, Partition
 from millrace.pipelines.formats.shared.paths import is_envelope
-from millrace.pipelines.formats.shared.protocol import Decoder, Refusal, SchemaFit
+from millrace.pipelines.formats.shared.protocol import Decoder, Refusal, SchemaFit, TopicDecoder
 from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.stream.label_masks import without_marks
+from millrace.pipelines.where.selection import SelectingDecoder
 
 _Mask = npt.NDArray[np.bool_]
 _ASK_EVERY_S = 0.05
@@ -80,6 +82,12 @@ class Decoded:
     """The rows whose list was cut to its bound, by feature. A feature without such rows is left out."""
     schemas: tuple[tuple[SchemaFit, int], ...] = ()
     """The schemas of a registry that wrote its records, each with the offset of its first one."""
+    filtered: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    """The offsets of the records that do not match `records.where`, ascending."""
+    keys: Column | None = None
+    """What labels that come later are found by; None where the schema has no key."""
+    timestamps: Int64s | None = None
+    """Kafka's timestamps of the rows, in milliseconds since 1970; None where the schema has no key."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -90,7 +98,12 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 
     The result depends on the chunk alone.
     """
-    schema = decoder.schema
+    if isinstance(decoder, TopicDecoder):
+        decoder = decoder.of(chunk.partition.topic)
+    schema, whole = decoder.schema, chunk
+    filtered, unread = np.empty(0, np.int64), list[Refusal]()
+    if isinstance(decoder, SelectingDecoder):
+        chunk, filtered, unread = decoder.select(whole)
     decoded = decoder.decode(chunk.values)
     if any(is_envelope(field.source) for field in schema.fields):
         from millrace.pipelines.formats.shared.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
@@ -111,6 +124,9 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         bad = rows.show(image)
         refused += rows.without(image.source, [(Reason.BAD_IMAGE, bad)])
     columns, lengths, offsets = rows.columns, rows.lengths, chunk.offsets[rows.kept]
+    labels, masks = without_marks(schema.labels, columns)
+    cut = {field.name: lengths[field.source] > field.shape[0] for field in schema.features if field.pad is not None}
+    truncated = {name: beyond for name, beyond in cut.items() if beyond.any()}
     return Decoded(
         partition=chunk.partition,
         incarnation=chunk.incarnation,
@@ -121,16 +137,25 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         offsets=offsets,
         event_times=chunk.timestamps[rows.kept] if rows.times is None else rows.times,
         features={**_named(schema.features, columns), **_lengths(schema, lengths), **rows.pixels},
-        labels=_named(schema.labels, columns),
+        labels={**_named(schema.labels, labels), **masks},
         weights=rows.weights,
         refused=tuple(
-            Refused(int(chunk.offsets[one.index]), one.reason, one.field, one.schema, one.detail)
-            for one in sorted(refused, key=lambda refusal: refusal.index)
+            sorted(
+                (
+                    Refused(int(of.offsets[one.index]), one.reason, one.field, one.schema, one.detail)
+                    for of, some in ((whole, unread), (chunk, refused))
+                    for one in some
+                ),
+                key=lambda one: one.offset,
+            )
         ),
-        nbytes=sum(map(_nbytes, [*columns.values(), *rows.pixels.values()])) + 2 * offsets.nbytes,
+        nbytes=sum(map(_nbytes, [*columns.values(), *rows.pixels.values()])) + 2 * offsets.nbytes + filtered.nbytes,
         fingerprint=chunk.fingerprint,
-        truncated=_truncated(schema, lengths),
+        truncated=truncated,
         schemas=tuple((fit, int(chunk.offsets[index])) for fit, index in decoded.schemas),
+        filtered=filtered,
+        keys=None if schema.key is None else columns[schema.key.source],
+        timestamps=None if schema.key is None else chunk.timestamps[rows.kept],
     )
 
 
@@ -199,11 +224,6 @@ def _lengths(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, Column]
     }
 
 
-def _truncated(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, npt.NDArray[np.bool_]]:
-    cut = {field.name: lengths[field.source] > field.shape[0] for field in schema.features if field.pad is not None}
-    return {name: rows for name, rows in cut.items() if rows.any()}
-
-
 def _nbytes(column: Column) -> int:
     if column.dtype != object:
         return column.nbytes
@@ -261,6 +281,8 @@ class DecodePool:
         self._lacking: tuple[float, str] | None = None
         """Since when the next chunk waits for something, and for what."""
         self._closed = False
+        self.held_s = 0.0
+        """Seconds for which a decoded chunk was not admitted while `next` waited."""
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
 
     @property
@@ -368,11 +390,13 @@ class DecodePool:
             if self._admits is None or self._admits(decoded):
                 head.admitted = True
                 return
-            if (left := gives_up_at - time.monotonic()) <= 0:
+            began = time.monotonic()
+            if (left := gives_up_at - began) <= 0:
                 raise TimeoutError("the next chunk is not admitted yet")
             with self._changed:
                 if self._changed.wait_for(lambda: self._closed, min(left, _ASK_EVERY_S)):
                     raise RuntimeError("the decode pool is closed")
+            self.held_s += time.monotonic() - began
 
     def _ready(self) -> bool:
         return self._closed or (bool(self._queue) and self._queue[0].future.done())

@@ -54,6 +54,8 @@ class FeedOptions:
     """Chunks that are decoded at the same time, or wait for it."""
     tick_s: float = 0.1
     """The longest time without an element, seconds."""
+    portions: Callable[[Chunk], Sequence[Chunk]] | None = None
+    """Cuts a chunk into some that are decoded, and may be held back, each by itself; None where none is cut."""
     grace_s: float = 0.05
     """How long a block that opens past `max_wait`, as in a backlog, still takes chunks in decoding, seconds."""
 
@@ -80,7 +82,7 @@ class Balance:
     under_way: int
     """In blocks that the dataset has got, prefetched or not, and the trainer has not."""
     handed: int
-    """In blocks that the trainer has got: learnt, set aside, skipped, or in its call."""
+    """In blocks that the trainer has got: learnt, set aside, skipped, filtered, or in its call."""
     discarded: int
     """Dropped by a stop; they will be read again."""
 
@@ -337,9 +339,12 @@ class Feed:
             elif now >= ticks_at:  # (5)
                 yield Tick()
             elif self._pool.in_flight:  # (6)
-                timeout = max(0.0, min(ticks_at, closes_at) - now)
+                timeout, held_s = max(0.0, min(ticks_at, closes_at) - now), self._pool.held_s
                 self._add_decoded(min(timeout, _POLL_S) if self._has_room() else timeout)
-                self._waiting_decode_s += self._clock() - now
+                # What is decoded and held back waits for something outside, as for labels.
+                held_s = self._pool.held_s - held_s
+                self._waiting_records_s += held_s
+                self._waiting_decode_s += max(0.0, self._clock() - now - held_s)
             else:
                 self._receive(max(0.0, min(ticks_at, closes_at) - now))
                 self._waiting_records_s += self._clock() - now
@@ -385,8 +390,9 @@ class Feed:
             self._stale += len(chunk)
         else:
             self._balances.receive(chunk.partition, len(chunk))
-            self._in_flight[chunk.partition] += 1
-            self._pool.submit(chunk)
+            for portion in (chunk,) if self._options.portions is None else self._options.portions(chunk):
+                self._in_flight[portion.partition] += 1
+                self._pool.submit(portion)
         return True
 
     def _add_decoded(self, timeout: float) -> bool:
@@ -396,7 +402,7 @@ class Feed:
         except TimeoutError:
             return False
         self._in_flight[decoded.partition] -= 1
-        records = len(decoded) + len(decoded.refused)
+        records = len(decoded) + len(decoded.refused) + len(decoded.filtered)
         self._balances.move(decoded.partition, records, Stage.DECODING, Stage.ASSEMBLING)
         # No deadline: the open block is empty and opens with this chunk, or no time limits it.
         if self._assembler.deadline() is None:

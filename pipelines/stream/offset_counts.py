@@ -1,7 +1,8 @@
-"""Offset counts: the outcome of a range of offsets, as six counters that add up to it.
+"""Offset counts: the outcome of a range of offsets, as counters that add up to it.
 
-Owns the law of conservation: every offset of a range is learnt, set aside, skipped, a gap or lost, and exactly one of
-these. A slice, a block's span, a partition's account and a process' totals all count by it. Pure; runs anywhere.
+Owns the law of conservation: every offset of a range is learnt, set aside, skipped, filtered, a gap or lost, and
+exactly one of these. A slice, a block's span, a partition's account and a process' totals all count by it. Pure; runs
+anywhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,6 +37,8 @@ class OffsetCounts:
     """Records that could not be learnt, by reason: refused by a decoder, or found as culprits by a trainer."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Offsets that a command cuts out of history, by the command's name, or that shaping leaves out, by its setting."""
+    filtered: int = 0
+    """Records that do not match `records.where`."""
     gaps: int = 0
     """Offsets at which Kafka holds no record: compacted, aborted, control records."""
     lost: int = 0
@@ -51,7 +54,7 @@ class OffsetCounts:
     @property
     def records(self) -> int:
         """The offsets at which there was a record."""
-        return self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values())
+        return self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values()) + self.filtered
 
     def __add__(self, other: "OffsetCounts") -> "OffsetCounts":
         """Return the counts of both ranges, without whatever else a type that extends this one holds."""
@@ -59,6 +62,7 @@ class OffsetCounts:
             learnt=self.learnt + other.learnt,
             set_aside=_sum(self.set_aside, other.set_aside),
             skipped=_sum(self.skipped, other.skipped),
+            filtered=self.filtered + other.filtered,
             gaps=self.gaps + other.gaps,
             lost=self.lost + other.lost,
             truncated=_sum(self.truncated, other.truncated),
@@ -69,17 +73,17 @@ class OffsetCounts:
         return self + OffsetCounts(learnt=-sum(refused.values()), set_aside=dict(refused))
 
     def fields(self) -> dict[str, Any]:
-        """Return the six counters by name, to construct a type that extends this one."""
+        """Return the counters by name, to construct a type that extends this one."""
         return {name: getattr(self, name) for name in OffsetCounts.__dataclass_fields__}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counters as ledger files and API answers hold them, without `truncated` where it is empty."""
+        """Return the counters as ledger files and API answers hold them; `filtered` and `truncated` where some are."""
         json = self.fields() | {
             "set_aside": {reason.value: count for reason, count in self.set_aside.items()},
             "skipped": dict(self.skipped),
             "truncated": dict(self.truncated),
         }
-        return json if self.truncated else {name: json[name] for name in json if name != "truncated"}
+        return {name: count for name, count in json.items() if count or name not in {"filtered", "truncated"}}
 
     @classmethod
     def of_json(cls, json: Mapping[str, Any]) -> "OffsetCounts":
@@ -88,6 +92,7 @@ class OffsetCounts:
             learnt=int(json["learnt"]),
             set_aside={Reason(reason): int(count) for reason, count in json["set_aside"].items()},
             skipped={str(order): int(count) for order, count in json["skipped"].items()},
+            filtered=int(json.get("filtered", 0)),
             gaps=int(json["gaps"]),
             lost=int(json["lost"]),
             truncated={str(name): int(count) for name, count in json.get("truncated", {}).items()},

@@ -87,7 +87,7 @@ class OpenBlock:
         self._batch_size = batch_size
         size = -(-capacity // batch_size) * batch_size
         self._features = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.inputs}
-        self._labels = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.labels}
+        self._labels = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.targets}
         self._weights = np.empty(size, np.float32)
         self._offsets = np.empty(size, np.int64)
         self._partitions = np.empty(size, np.int32)
@@ -157,7 +157,13 @@ class OpenBlock:
         The arrays go to the block, so no rows can be added afterwards.
         """
         batches = -(-self.rows // self._batch_size)
-        seed = self._seed(closing.seed)
+        # By each partition's first row, so that it does not depend on where chunks are cut.
+        firsts = [
+            f"{partition} {span.first_row}" for partition, span in self._spans.items() if span.first_row is not None
+        ]
+        text = "\n".join([str(closing.seed), *sorted(firsts)])
+        # Not `hash`, which differs from process to process. The shift leaves 63 bits, which fit an int64.
+        seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
         # PCG64 by name: the default generator may change with a new numpy, and a replay must shuffle alike.
         order = np.random.Generator(np.random.PCG64(seed)).permutation(self.rows) if closing.shuffle else None
         facts = BlockFacts(
@@ -176,15 +182,6 @@ class OpenBlock:
             turn=closing.turn,
         )
         return Block(facts, self._shaped(batches, order), self.nbytes)
-
-    def _seed(self, seed: int) -> int:
-        """Derive the seed from each partition's first row, so that it does not depend on where chunks are cut."""
-        firsts = [
-            f"{partition} {span.first_row}" for partition, span in self._spans.items() if span.first_row is not None
-        ]
-        text = "\n".join([str(seed), *sorted(firsts)])
-        # Not `hash`, which differs from process to process. The shift leaves 63 bits, which fit an int64.
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def _shaped(self, batches: int, order: npt.NDArray[np.int64] | None) -> Rows:
         size, shape = batches * self._batch_size, (batches, self._batch_size)

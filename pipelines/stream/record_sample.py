@@ -41,7 +41,7 @@ class RecordSample:
 
     def fits(self, schema: Schema) -> bool:
         """Return whether the sample has the columns of this schema, each with its dtype and shape."""
-        pairs = ((schema.inputs, self.features), (schema.labels, self.labels))
+        pairs = ((schema.inputs, self.features), (schema.targets, self.labels))
         return all(
             {field.name for field in fields} == columns.keys()
             and all(

@@ -18,7 +18,7 @@ from millrace.consumers.errors import DataLossError
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Schema
-from millrace.pipelines.stream.assemble import AssembleOptions, Assembler, Shape
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler, Finish, Shape
 from millrace.pipelines.stream.blocks import Block, BlockFacts, Turn
 from millrace.pipelines.stream.decode import decode_chunk
 from millrace.pipelines.stream.row_order import RotationOptions
@@ -54,6 +54,7 @@ class RecordedOptions:
     """How many rows of a partition come before the rotation passes to the next."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """What each topic weighs; without, all partitions have the same share."""
+    finish: Finish | None = None
 
 
 class RecordSource(Protocol):
@@ -136,6 +137,7 @@ class RecordedFeed:
             shuffle=options.shuffle,
             seed=options.seed,
             rotation=rotation,
+            finish=options.finish,
         )
         table = list(planned.starts)
         assembler = Assembler(self._schema, assembly, table, planned.incarnation, planned.skips, shape=self._shape)

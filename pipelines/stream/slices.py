@@ -76,7 +76,7 @@ class Remainder:
     """What is left of a decoded chunk after slices were cut from its front.
 
     A slice up to row j settles the offsets up to that of row j. The offsets before the next row (refused, skipped,
-    gaps) belong to the next slice; the slice with the last row reaches to the end of the chunk.
+    filtered, gaps) belong to the next slice; the slice with the last row reaches to the end of the chunk.
     """
 
     def __init__(self, decoded: Decoded, skipped: Sequence[Skipped] = ()) -> None:
@@ -86,6 +86,8 @@ class Remainder:
         self._first = 0
         self._refused = deque((refused.offset, refused.reason) for refused in self.decoded.refused)
         self._skipped = deque(skipped)
+        self._filtered = 0
+        """How many of the filtered offsets were cut off."""
         self._lost = decoded.lost
 
     @property
@@ -107,7 +109,8 @@ class Remainder:
         end = self.decoded.end if whole else int(self.decoded.offsets[last - 1]) + 1
         set_aside = _count_below(self._refused, end)
         skipped = _count_below(self._skipped, end)
-        empty = end - self.start - rows - set_aside.total() - skipped.total()
+        filtered = int(self.decoded.filtered.searchsorted(end)) - self._filtered
+        empty = end - self.start - rows - set_aside.total() - skipped.total() - filtered
         # Retention removes the oldest records of a partition, so the lost offsets come before any gap.
         lost = min(self._lost, empty)
         masks = self.decoded.truncated.items()
@@ -120,11 +123,13 @@ class Remainder:
             learnt=rows,
             set_aside=set_aside,
             skipped=skipped,
+            filtered=filtered,
             gaps=empty - lost,
             lost=lost,
             truncated={name: cut for name, mask in masks if (cut := int(mask[first:last].sum()))},
         )
         self._first, self.start, self._lost = last, end, self._lost - lost
+        self._filtered += filtered
         return piece
 
 
@@ -142,12 +147,15 @@ def cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list
     rows = within(skips, decoded.partition, decoded.offsets)
     refused_at = np.array([refused.offset for refused in decoded.refused], dtype=np.int64)
     refused = within(skips, decoded.partition, refused_at)
-    if (rows < 0).all() and (refused < 0).all():
+    filtered = within(skips, decoded.partition, decoded.filtered)
+    which = np.concatenate([rows, refused, filtered])
+    if (which < 0).all():
         return decoded, []
-    which, offsets = np.concatenate([rows, refused]), np.concatenate([decoded.offsets, refused_at])
+    offsets = np.concatenate([decoded.offsets, refused_at, decoded.filtered])
     cut = sorted((int(offset), skips[index].order) for offset, index in zip(offsets, which, strict=True) if index >= 0)
     kept = only(decoded, np.flatnonzero(rows < 0))
-    return replace(kept, refused=tuple(decoded.refused[index] for index in np.flatnonzero(refused < 0))), cut
+    left = tuple(decoded.refused[index] for index in np.flatnonzero(refused < 0))
+    return replace(kept, refused=left, filtered=decoded.filtered[filtered < 0]), cut
 
 
 def only(decoded: Decoded, rows: Int64s) -> Decoded:
@@ -160,4 +168,6 @@ def only(decoded: Decoded, rows: Int64s) -> Decoded:
         labels={name: column[rows] for name, column in decoded.labels.items()},
         weights=None if decoded.weights is None else decoded.weights[rows],
         truncated={name: mask[rows] for name, mask in decoded.truncated.items()},
+        keys=None if decoded.keys is None else decoded.keys[rows],
+        timestamps=None if decoded.timestamps is None else decoded.timestamps[rows],
     )

@@ -30,7 +30,7 @@ from millrace.consumers.kafka.statistics import SourceMeter, SourceStatistics
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.shaping.figures import ClassFigures, ReservoirFigures
+from millrace.pipelines.shaping.figures import ClassFigures, LabelFigures, ReservoirFigures, ScaledFigures
 from millrace.pipelines.shaping.windows.figures import WindowFigures
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Block
@@ -56,6 +56,7 @@ from millrace.training.telemetry.baseline import (
 )
 from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums, Watched
+from millrace.training.telemetry.no_change import RepeatedScore, mean_of, same
 from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.save_figures import LastSave
@@ -78,6 +79,7 @@ PLAN = BaselinePlan(
         GuessedScore("loss", binary_crossentropy, GuessKind.BASE_RATE),
         GuessedScore("accuracy", binary_accuracy, GuessKind.BASE_RATE),
     ),
+    repeats=(RepeatedScore("accuracy", mean_of(same)),),
 )
 
 
@@ -204,7 +206,8 @@ class Rig:
         self.service.ledger.settle(facts)
         self.service.meter.called(0.1, facts.rows, facts.batches, 0.2)
         labels = LabelSums(facts.rows, facts.rows, np.array([facts.rows / 4]))
-        self.live.add(Sums(facts.rows, 0.5 * facts.rows, facts.rows, [], labels))
+        stays = np.array([facts.rows, facts.rows, facts.rows / 2])
+        self.live.add(Sums(facts.rows, 0.5 * facts.rows, facts.rows, [], labels, repeats=stays))
         self.learnt_to_ms = facts.newest_ms or self.learnt_to_ms
 
     def learn_all(self) -> None:
@@ -257,7 +260,9 @@ class Rig:
             learnt_to_ms=self.learnt_to_ms,
             figures={
                 "classes": {"0": ClassFigures(0.9, 0.55, 0.5), "1": ClassFigures(0.1, 5.0, 0.5)},
+                "labels": {"kind": LabelFigures(known=2, most=100, classes=("news", "mail"))},
                 "windows": WindowFigures(keys=812, bytes=409_248, evicted={"full": 3}),
+                "scaled": {"price": ScaledFigures(mean=1834.5, deviation=312.25)},
                 "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
             },
         )

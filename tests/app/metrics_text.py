@@ -38,8 +38,8 @@ class Scrape:
     @property
     def law(self) -> tuple[float, float]:
         """What was fetched, and what became of it."""
-        parts = ("records_learnt_total", "records_set_aside_total", "records_skipped_total", "records_held")
-        became = sum(sum(self.values(part)) for part in (*parts, "records_discarded_total"))
+        parts = ("records_learnt_total", "records_set_aside_total", "records_skipped_total", "records_filtered_total")
+        became = sum(sum(self.values(part)) for part in (*parts, "records_held", "records_discarded_total"))
         return self.value("records_fetched_total"), became
 
     @property

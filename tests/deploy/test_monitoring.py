@@ -305,6 +305,9 @@ CASES: Mapping[str, Case] = {
     "a flood of bad records": Case(
         ("MillraceBadRecords",), {**problem("bad_records"), 'millrace_phase{phase="paused"}': "1x120"}
     ),
+    "no label comes": Case(
+        ("MillraceLabelsSilent",), {**problem("labels_silent"), 'millrace_phase{phase="paused"}': "1x120"}
+    ),
     "nothing of a topic fits": Case(("MillraceNothingLearnt",), problem("nothing_learnt")),
     "it is worse than guessing": Case(("MillraceWorseThanGuessing",), WORSE),
     "a loss without a guess says nothing": Case(

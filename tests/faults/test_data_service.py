@@ -135,12 +135,12 @@ def outcome(process: "subprocess.Popen[str]", folder: Path) -> tuple[Any, dict[i
 
 
 def test_workers_of_a_service_give_every_row_once_an_epoch(service: DataService, tmp_path: Path) -> None:
-    path = config(tmp_path)
+    path, bound = config(tmp_path), ["--max-outstanding-requests", "2"]
     said, learnt = outcome(
-        pretrain(path, *examples(tmp_path / "files"), "--epochs", "2", "--service", service.address), tmp_path
+        pretrain(path, *examples(tmp_path / "files"), "--epochs", "2", "--service", service.address, *bound), tmp_path
     )
     total = SHARDS * ROWS
-    whole = {"rows": total, "visited": total, "twice": 0, "lacking": {}}
+    whole = {"rows": total, "visited": total, "twice": 0, "lacking": {}, "damaged": []}
     assert [epoch["visited"] for epoch in said["epochs"]] == [whole, whole]
     assert said["epochs"][1]["set_aside"] == {"missing": SHARDS}
     ids = [shard * ROWS + row for shard in range(SHARDS) for row in range(ROWS) if row != BAD]

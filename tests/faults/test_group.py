@@ -15,7 +15,7 @@ import pytest
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.reasons import Reason
 from millrace.training.ledger.offset_checksum import Evidence
-from tests.faults.campaigns.exactness import Figures, compare_sequences
+from tests.faults.campaigns.exactness import SHAPED, Figures, compare_sequences
 from tests.faults.campaigns.group_kills import wage
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.broker_disturbances import BrokerStopped
@@ -252,6 +252,40 @@ def test_windows_and_resampling_in_a_group_are_those_of_one_process_through_kill
     compare_sequences(figures, topic, group.projects[0])
     assert figures.sequences > 0
     assert figures.wrong == 0
+
+
+def test_members_remember_rows_of_their_own_through_kills_and_one_process_takes_all_of_them(
+    stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
+    sections: dict[str, Any] = {"reservoir": {**SHAPED["reservoir"], "size": 400}, "training": {"batch_size": 48}}
+    topic.write(200)
+    with GroupOfProcesses(tmp_path, topic, 2, **sections) as group:
+        group.start()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
+        for index in (1, 0):
+            topic.write(150)
+            group.member(index).kill()
+            group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
+        of_two = group.newest()
+        two = group.shelf.part(of_two.number, "reservoir")
+    shares = two.facts["shares"]
+    # Each class has half of the places, of each member.
+    assert [share["held"] for share in shares] == [[100, 100], [100, 100]]
+    assert sum(sum(share["seen"]) for share in shares) == sum(account.learnt for account in of_two.ledger.values())
+    with GroupOfProcesses(tmp_path, topic, 1, **sections) as group:
+        topic.write(20)
+        group.start(arguments=("--until", "now"))
+        group.member(0).finish()
+        of_one = group.newest()
+        one = group.shelf.part(of_one.number, "reservoir")
+    assert [share["held"] for share in one.facts["shares"]] == [[200, 200]]
+    for rows in (two.arrays, one.arrays):
+        found = list(zip(rows["feature.partition"].tolist(), rows["feature.id"].tolist(), strict=True))
+        assert len(set(found)) == len(found) == 400, "no row is there twice"
+        assert set(rows["label"].tolist()) == {0.0, 1.0}
+    for partition in range(PARTITIONS):
+        assert of_one.seen[partition] == topic.evidence(partition)
 
 
 def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(

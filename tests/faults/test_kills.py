@@ -69,8 +69,8 @@ def test_every_offset_is_accounted_for_and_every_reason_counted(aftermath: After
         assert account.learnt == topic.evidence(partition).count
     kinds = sum((topic.set_aside(partition) for partition in range(PARTITIONS)), Counter[Reason]())
     assert set(kinds) == set(POISON), "the stream held poison of every kind"
-    others = {Reason.UNKNOWN_SCHEMA, Reason.BAD_IMAGE}
-    assert set(Reason) - set(POISON) == others, "this JSON has no schema to be unknown, and holds no images"
+    others = {Reason.UNKNOWN_SCHEMA, Reason.BAD_IMAGE, Reason.CLASS_LIMIT}
+    assert set(Reason) - set(POISON) == others, "this JSON has no schema to be unknown, no images, and known classes"
 
 
 def test_the_dead_letters_are_what_was_set_aside_each_at_least_once_with_its_reason(aftermath: Aftermath) -> None:

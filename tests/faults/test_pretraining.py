@@ -57,7 +57,7 @@ def test_a_pretrained_model_goes_live_at_the_offset_that_its_checkpoint_names(
     rows = (FILES - 1) * ROWS
     assert said["positions"] == {f"{topic.name}:0": 300}
     assert [epoch["visited"] for epoch in said["epochs"]] == [
-        {"rows": rows, "visited": rows, "twice": 0, "lacking": {}}
+        {"rows": rows, "visited": rows, "twice": 0, "lacking": {}, "damaged": []}
     ] * EPOCHS
     zero = Shelf(made.folder).statement(0)
     ids = sum(range(rows)) * EPOCHS, sum(i * i for i in range(rows)) * EPOCHS

@@ -4,16 +4,19 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.app.tools.prove.kills import TRAINER_POINTS
-from tests.faults.campaigns.chaos import FULL, again, report
+from tests.faults.campaigns.chaos import FULL, report
 from tests.faults.campaigns.kills import missed
+from tests.faults.campaigns.report import BEGIN, END, text
 from tests.faults.matrix.table import ROWS
-from tests.faults.matrix.verdict import Evidence
+from tests.faults.matrix.verdict import PARTS, Evidence
+from tests.house.figures import fill, kept
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
@@ -30,6 +33,7 @@ KEPT: dict[str, Any] = {
         "records": 1_234_567,
         "rto_s": {"n": 9, "p50": 7.5, "p99": 9.0, "max": 9.5},
         "replay": {"n": 9, "p50": 900, "p99": 2000, "max": 2100},
+        "points": dict.fromkeys(TRAINER_POINTS, 1),
         "kept": True,
     },
     "deterministic": {"kills": 20, "max_weight_difference": 0.0, "wrong": 0, "kept": True},
@@ -39,6 +43,17 @@ KEPT: dict[str, Any] = {
     "handover": {"kills": 10, "max_weight_difference": 0.0, "kept": True},
     "rebuild": {"kills": 9, "max_weight_difference": 0.0, "kept": True},
     "shaped": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "wrong": 0, "kept": True},
+    "ordinary": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "kept": True},
+    "joined": {
+        "kills": 20,
+        "lost": 0,
+        "learnt_twice": 0,
+        "wrong_labels": 0,
+        "false_negatives": 0,
+        "unaccounted": 0,
+        "max_weight_difference": 0.0,
+        "kept": True,
+    },
     "formats": {"records": 5_000_000, "unaccounted": 0, "kept": True},
     "exports": {"kills": 50, "half_versions": 0, "disagreeing": 0, "left_over": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
@@ -84,6 +99,17 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "shaping_learnt_twice": 0,
         "shaping_max_weight_difference": 0.0,
         "shaping_wrong": 0,
+        "ordinary_kills": 20,
+        "ordinary_lost": 0,
+        "ordinary_learnt_twice": 0,
+        "ordinary_max_weight_difference": 0.0,
+        "join_kills": 20,
+        "join_lost": 0,
+        "join_learnt_twice": 0,
+        "join_wrong": 0,
+        "join_false_negatives": 0,
+        "join_unaccounted": 0,
+        "join_max_weight_difference": 0.0,
         "formats_unaccounted": 0,
         "export_kills": 50,
         "export_half_versions": 0,
@@ -130,6 +156,11 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("rebuild", "max_weight_difference"),
         ("shaped", "lost"),
         ("shaped", "max_weight_difference"),
+        ("ordinary", "lost"),
+        ("ordinary", "learnt_twice"),
+        ("ordinary", "max_weight_difference"),
+        ("joined", "wrong_labels"),
+        ("joined", "unaccounted"),
         ("formats", "unaccounted"),
         ("exports", "half_versions"),
         ("exports", "disagreeing"),
@@ -154,37 +185,32 @@ def test_a_failpoint_at_which_nobody_died_is_broken() -> None:
     assert len(list(Evidence(tests=_tests(), missed=["commit.before"], **KEPT).broken())) == 1
 
 
-def test_campaigns_are_told_again_beside_the_tests_that_have_run_since(tmp_path: Path) -> None:
-    before = report(FULL, 7, Evidence(tests={}, **KEPT))
-    assert len(before["broken"]) == len(ROWS)
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps({"tests": _tests()}))
-    now = again(before, rows)
-    assert now["broken"] == []
-    assert (now["form"], now["seed"], now["kills"], now["figures"]["rows_passed"]) == (
-        "full",
-        7,
-        KEPT["kills"],
-        len(ROWS),
-    )
-
-
-def _filled(folder: Path, page: str, *broken: str) -> subprocess.CompletedProcess[str]:
-    evidence = Evidence(tests=_tests(), **KEPT)
-    rows = {
-        str(number): {"title": row.title, "outcome": row.outcome, "passed": row.passed, "skipped": row.skipped}
-        for number, row in evidence.rows().items()
-    }
+def _whole(*, broken: Sequence[str] = (), **parts: Any) -> dict[str, Any]:
+    """The report of a whole proof, of some time ago."""
+    made = Evidence(tests=_tests(), **{**KEPT, **parts})
+    told = report(FULL, 7, made, frozenset(PARTS) - {"soak"}, {})
     machine = {"commit": "abc", "cpu": "a CPU", "cpus": 2, "python": "3.11.7", "versions": {"keras": "3"}}
-    written = {
-        "as_of": "2026-01-02T03:04:05+00:00",
-        "form": "full",
-        "seed": 7,
-        "machine": machine,
-        "rows": rows,
-        **KEPT,
-    }
-    told = {**written, "figures": evidence.figures(), "broken": list(broken)}
+    for run in told["runs"].values():
+        run |= {"as_of": "2026-01-02T03:04:05+00:00", "machine": machine}
+    return {**told, "broken": [*told["broken"], *broken]}
+
+
+def test_a_part_that_is_made_alone_replaces_its_own_figures_and_leaves_those_of_the_others() -> None:
+    before = _whole(kills={**KEPT["kills"], "lost": 3}, terms={**KEPT["terms"], "replayed": 1})
+    assert before["broken"] == ["kills: lost is 3, and must be 0", "terms: replayed is 1, and must be 0"]
+    now = report(FULL, 8, Evidence(tests={}, kills=KEPT["kills"]), frozenset({"kills"}), before)
+    assert now["broken"] == ["terms: replayed is 1, and must be 0"]
+    assert (now["figures"]["lost"], now["figures"]["group_kills"], now["figures"]["rows_passed"]) == (0, 60, len(ROWS))
+    assert [now["runs"][part]["seed"] for part in ("kills", "terms", "rows")] == [8, 7, 7]
+
+
+def test_rows_that_failed_before_are_replaced_by_those_of_the_tests_that_ran_since() -> None:
+    before = report(FULL, 7, Evidence(tests=_tests(bad="failed"), **KEPT), frozenset(PARTS) - {"soak"}, {})
+    now = report(FULL, 8, Evidence(tests=_tests()), frozenset({"rows"}), before)
+    assert (len(before["broken"]), now["broken"], now["kills"]) == (1, [], KEPT["kills"])
+
+
+def _filled(folder: Path, page: str, told: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
     (folder / "chaos.json").write_text(json.dumps(told))
     (folder / "page.md").write_text(page)
     command = [sys.executable, "-m", "tests.faults.campaigns.report", "--from", str(folder / "chaos.json")]
@@ -193,29 +219,44 @@ def _filled(folder: Path, page: str, *broken: str) -> subprocess.CompletedProces
 
 
 def test_the_report_fills_the_page_again_and_again_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
-    done = _filled(tmp_path, PAGE)
+    done = _filled(tmp_path, PAGE, _whole())
     assert done.returncode == 0, done.stderr
     written = (tmp_path / "page.md").read_text()
-    assert "2026-01-02, commit abc, form full, seed 7; 2 cores (a CPU)" in written
-    assert "| `kills` | SIGKILLs, at random times and at every failpoint | **200** |" in written
-    assert f"| 2 | {ROWS[2]} | passed | 1 |" in written
-    assert "| restart to the first new call, s | p50 7.5, p99 9, max 9.5 (9) |" in written
+    assert "On 2 cores (a CPU), Python 3.11.7, keras 3." in written
+    assert "| `kills` | SIGKILLs, at random times and at every failpoint | **200** | 2026-01-02, abc |" in written
+    assert f"| 2 | {ROWS[2]} | passed (1 test) | 2026-01-02, abc |" in written
+    assert "| restart to the first new call, s | **p50 7.5, p99 9, max 9.5 (9)** | 2026-01-02, abc |" in written
     assert written.startswith(PAGE.partition("<!--")[0])
-    _filled(tmp_path, written)
+    _filled(tmp_path, written, _whole())
     assert (tmp_path / "page.md").read_text() == written
     kept = json.loads((tmp_path / "figures.json").read_text())
     assert (kept["kills"]["value"], kept["rto_p50_s"]["unit"], kept["kills"]["command"]) == (200, "s", "make proof")
 
 
+def test_a_part_that_the_report_lacks_stays_as_it_was_published(tmp_path: Path) -> None:
+    _filled(tmp_path, PAGE, _whole())
+    now = report(FULL, 8, Evidence(tests={}, kills={**KEPT["kills"], "kills": 201}), frozenset({"kills"}), {})
+    done = _filled(tmp_path, (tmp_path / "page.md").read_text(), now)
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "page.md").read_text()
+    assert "| `group_kills` |" in written
+    assert f"| 2 | {ROWS[2]} | passed (1 test) | 2026-01-02, abc |" in written
+    assert re.search(r"\| `kills` \| .* \| \*\*201\*\* \| (?!2026-01-02)", written)
+
+
+def test_the_page_holds_the_figures_that_are_kept() -> None:
+    assert fill(PAGE, text(kept()), BEGIN, END) == PAGE
+
+
 def test_a_broken_proof_changes_neither_page_nor_figures(tmp_path: Path) -> None:
-    done = _filled(tmp_path, PAGE, "row 7: missing")
+    done = _filled(tmp_path, PAGE, _whole(broken=["row 7: missing"]))
     assert (done.returncode, "row 7: missing" in done.stderr) == (1, True)
     assert (tmp_path / "page.md").read_text() == PAGE
     assert not (tmp_path / "figures.json").exists()
 
 
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
-    done = _filled(tmp_path, "# Another page\n")
+    done = _filled(tmp_path, "# Another page\n", _whole())
     assert done.returncode != 0
     assert "the page lacks" in done.stderr
     assert (tmp_path / "page.md").read_text() == "# Another page\n"

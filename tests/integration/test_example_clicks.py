@@ -100,8 +100,8 @@ def test_the_code_on_the_model_page_runs() -> None:
     import tensorflow as tf
 
     page = (EXAMPLE.parents[1] / "docs" / "model.md").read_text()
-    # The third block, a recipe for lines of text, has a test of its own.
-    build, preprocess, _, augment = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    # What stands between, recipes for lines of text and for losses over a batch, has tests of its own.
+    build, _, preprocess, _, augment = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"tf": tf}
     exec(build + preprocess + augment, names)
     assert sorted(tensor.name for tensor in names["build_model"]().inputs) == ["ad", "price"]

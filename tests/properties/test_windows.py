@@ -132,9 +132,9 @@ def expected(log: Log, partition: Partition, layout: WindowLayout) -> dict[int, 
         held.setdefault(key, []).append(one)
         held.move_to_end(key)
         upto = held[key][: max(0, len(held[key]) - layout.ahead)]
-        if len(upto) < options.min_length or (len(upto) - options.min_length) % options.stride:
+        if len(upto) < options.min_length or (len(upto) - options.min_length) % options.every:
             continue
-        window = upto[-layout.length :]
+        window = upto[:: -options.dilation][: layout.length][::-1]
         fill = layout.length - len(window)
         near, far = layout.schema.labels
         times = [record.time for record in window]
@@ -211,7 +211,8 @@ def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, ki
         length=length,
         by=by,
         of=("price", "words"),
-        stride=random.choice([1, 1, 3]),
+        every=random.choice([1, 1, 3]),
+        dilation=random.choice([1, 1, 2, 5]),
         min_length=random.randint(1, length),
         lengths="count",
         gaps="gaps",

@@ -23,6 +23,8 @@ from millrace.training.checkpoints.policies import Never, SavePolicy
 from millrace.training.commands import Command, Commands, Stop
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.golden.golden_records import GoldenRecords
+from millrace.training.model.golden.golden_set import GoldenSet, scoring
 from millrace.training.model.hyperparameters import HyperparameterOptions
 from millrace.training.recovery.crash_guard import InFlight, leave_no_record
 from millrace.training.recovery.step_errors import StepErrorOptions
@@ -217,6 +219,7 @@ class RigOptions:
     hold: Hold = field(default_factory=NoHold)
     prepare: Callable[[Any], Mapping[str, Any]] = lambda _learner: {}
     detectors: Mapping[str, str] = field(default_factory=dict)
+    golden: GoldenRecords | None = None
 
 
 class Run:
@@ -232,9 +235,10 @@ class Run:
         self.durable: list[Manifest] = []
         self.raised: BaseException | None = None
         self._lease = FolderLease.acquire(Folder(root / "clicks"), "a test")
-        store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self.durable.append)
+        store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self._durable)
         self.store = CheckpointStore(Folder(root / "clicks"), self._lease, store_options)
         self.learner = POOL.lend(options.build, options_of(passes=options.passes))
+        self.golden = None if options.golden is None else GoldenSet(self.learner, options.golden)
         self.live = LiveMetrics(
             window_s=3600.0,
             scored="before_update",
@@ -258,6 +262,7 @@ class Run:
                 clock=options.clock,
                 report_event=self.events.report,
                 detectors=self.detectors,
+                golden=scoring(self.golden),
                 prepare=lambda: options.prepare(self.learner),
             ),
         )
@@ -344,6 +349,11 @@ class Run:
         stream.delivered_first, self.delivered_first = self.delivered_first, []
         self.streams.append(stream)
         return stream
+
+    def _durable(self, manifest: Manifest) -> None:
+        self.durable.append(manifest)
+        if self.golden is not None:
+            self.golden.durable(manifest)
 
     def _run(self) -> None:
         try:

@@ -88,6 +88,11 @@ class Folder:
         return self.root / "history"
 
     @property
+    def label_jumps(self) -> Path:
+        """The moments up to which quiet topics of labels counted as read."""
+        return self.root / "labels" / "jumps"
+
+    @property
     def pins(self) -> Path:
         return self.root / "pins"
 

@@ -21,6 +21,8 @@ from millrace.training.errors import CorruptError, NewerFormatError
 FORMAT = 1
 FILE_NAME = "manifest.json"
 _PART_FILE = re.compile(r"[a-z][a-z0-9_-]{0,63}\.(safetensors|json)")
+GOLDEN = "golden"
+"""What stands before the name of a metric on the golden set, with a dot between."""
 _WEIGHTS_FROM = ("initial_weights", "pretrained", "forked_from")
 """What the provenance of a beginning says of weights that were learnt before it."""
 
@@ -68,6 +70,23 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenScores:
+    """What the weights of a checkpoint score on the golden set: records that are never learnt."""
+
+    rows: int
+    """The records that were scored."""
+    sha256: str
+    """Of the set: the scores of two checkpoints can be compared where it is the same."""
+    values: Mapping[str, float]
+    """The loss and the compiled metrics; only finite ones are written."""
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any] | None) -> "GoldenScores | None":
+        """Read them from a manifest; None where there was no golden set."""
+        return None if body is None else cls(**{name: body[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
     """What the journal keeps of a checkpoint besides its manifest."""
 
@@ -98,6 +117,8 @@ class SaveRequest:
     """The live metrics over the window, at that moment; only finite ones are written."""
     measured: Measured | None = None
     """What the metrics were measured on; None where they are not known."""
+    golden: GoldenScores | None = None
+    """What the state that is saved scores on the golden set; None where there is none."""
     journal: Callable[[], JournalEntry] | None = None
     """Returns what a journal keeps of the checkpoint, once its files are written; None keeps nothing."""
 
@@ -129,6 +150,14 @@ class Manifest:
     """None so far: no version has filled it, but every reader of format 1 requires the field."""
     measured: Measured | None = None
     """What the metrics were measured on; None where an earlier version made the checkpoint."""
+    golden: GoldenScores | None = None
+    """What its weights score on the golden set; of a rewind, those of its target. None where there was no set."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The live metrics, and those on the golden set as `golden.auc`."""
+        golden = {} if self.golden is None else self.golden.values
+        return {**self.metrics, **{f"{GOLDEN}.{name}": value for name, value in golden.items()}}
 
     @property
     def size(self) -> int:
@@ -149,7 +178,11 @@ class Manifest:
         return datetime.fromisoformat(self.created_at)
 
     def render(self) -> bytes:
-        return seal({"format": FORMAT, **asdict(self)})
+        """Return the file's bytes, without an empty field that earlier versions do not know."""
+        body = asdict(self)
+        if self.golden is None:
+            del body["golden"]
+        return seal({"format": FORMAT, **body})
 
 
 def read_manifest(folder: Path, number: int) -> Manifest:
@@ -183,6 +216,7 @@ def _parse(body: Mapping[str, Any]) -> Manifest:
             "files": files,
             "ancestors": tuple(body["ancestors"]),
             "measured": Measured.parse(body.get("measured")),
+            "golden": GoldenScores.parse(body.get("golden")),
         }
         manifest = Manifest(**{name: body[name] for name in Manifest.__dataclass_fields__ if name not in made}, **made)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

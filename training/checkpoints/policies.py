@@ -42,16 +42,10 @@ def best_first(manifests: Sequence[Manifest], newest: Manifest) -> list[Manifest
         and isfinite(manifest.metrics.get(watched, float("nan")))
         and not (manifest.reason in _COPIES and manifest.parent in present)
     ]
-    least = _least_records(scored)
+    # So many records the window of a checkpoint must have scored for it to count.
+    least = max(1, min(ENOUGH_RECORDS, _LEAST_SHARE * median(map(_records, scored)))) if scored else 1
     counting = [manifest for manifest in scored if _records(manifest) >= least]
     return sorted(counting, key=lambda one: (sign * one.metrics[watched], one.number), reverse=True)
-
-
-def _least_records(scored: Sequence[Manifest]) -> float:
-    """Return how many records the window of a checkpoint must have scored for it to count."""
-    if not scored:
-        return 1
-    return max(1, min(ENOUGH_RECORDS, _LEAST_SHARE * median(map(_records, scored))))
 
 
 def _records(manifest: Manifest) -> int:

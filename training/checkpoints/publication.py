@@ -142,7 +142,7 @@ def _write_data(temporary: Path, draft: UnpublishedCheckpoint, term: int) -> dic
 def _write_manifest(
     temporary: Path, draft: UnpublishedCheckpoint, term: int, files: Mapping[str, FileFacts]
 ) -> Manifest:
-    request, measured = draft.request, draft.request.measured
+    request, measured, golden = draft.request, draft.request.measured, draft.request.golden
     manifest = Manifest(
         number=draft.number,
         parent=request.parent,
@@ -161,6 +161,7 @@ def _write_manifest(
         metrics=_finite_values(request.metrics),
         variables=None,
         measured=measured and replace(measured, baseline=_finite_values(measured.baseline)),
+        golden=golden and replace(golden, values=_finite_values(golden.values)),
     )
     write_durably(temporary / FILE_NAME, [manifest.render()])
     sync_folder(temporary)

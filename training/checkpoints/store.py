@@ -135,7 +135,16 @@ class CheckpointStore:
                 if name.partition(".")[0] not in parts
             }
             files: dict[str, FileSource] = {**links, **part_sources(parts)}
-            return self._publish(_inherit(request, target.manifest), files, _bytes(parts), gate)
+            # What the request does not state about the state is the target's.
+            child = replace(
+                request,
+                parent=target.manifest.number,
+                provenance=request.provenance or target.manifest.provenance,
+                metrics=request.metrics or target.manifest.metrics,
+                measured=request.measured or target.manifest.measured,
+                golden=request.golden or target.manifest.golden,
+            )
+            return self._publish(child, files, _bytes(parts), gate)
 
     def newest(self) -> Manifest | None:
         """Return the checkpoint to resume from, all of its bytes verified; None where nothing was ever published.
@@ -328,14 +337,3 @@ class CheckpointStore:
 def _bytes(parts: Mapping[str, PartState]) -> int:
     """Return the bytes of all arrays."""
     return sum(array.nbytes for state in parts.values() for array in state.arrays.values())
-
-
-def _inherit(request: SaveRequest, target: Manifest) -> SaveRequest:
-    """Return the request as a child of its target; what it does not state about the state is the target's."""
-    return replace(
-        request,
-        parent=target.number,
-        provenance=request.provenance or target.provenance,
-        metrics=request.metrics or target.metrics,
-        measured=request.measured or target.measured,
-    )

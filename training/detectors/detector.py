@@ -1,6 +1,6 @@
 """A detector: watches the scores of each call, and marks where they change.
 
-None is ours yet; `training.detectors: [./page_hinkley.py:PageHinkley]` names one of the user's. A mark becomes an event
+`training.detectors: [drift]` names ours, `[./page_hinkley.py:PageHinkley]` one of the user's. A mark becomes an event
 and a line through the page's charts, is counted, and does nothing else: what is learnt is the same with and without a
 detector. Importing this loads no TensorFlow.
 """

@@ -15,6 +15,7 @@ from typing import Any
 from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.detectors.detector import CallEnd, CallSums, Detector, Mark
+from millrace.training.detectors.drift import LossRise
 from millrace.training.detectors.figures import DetectorFigures
 from millrace.training.errors import gist
 from millrace.training.model.setup.model_file import load_class
@@ -24,7 +25,7 @@ from millrace.training.telemetry.live_metrics import State, Sums
 log = logging.getLogger(__name__)
 SETTING = "training.detectors"
 NAME = "detectors"
-DETECTORS: Mapping[str, type[Detector]] = {}
+DETECTORS: Mapping[str, type[Detector]] = {"drift": LossRise}
 """Those of ours, by the names that the settings know."""
 _EVENTS_A_CALL = 1
 """More marks of a detector at one place are counted, and are no events: those would push other events out."""

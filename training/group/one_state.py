@@ -10,9 +10,9 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -24,8 +24,9 @@ from millrace.training.checkpoints.parts import Part, PartState
 from millrace.training.errors import NotOneStateError
 from millrace.training.group.meeting import Group
 from millrace.training.ledger.ledger import EventSpan, Ledger
+from millrace.training.model.call.reservoir import Reservoir, joined, share_of
 from millrace.training.model.learner import Learner
-from millrace.training.model.variables import assign, model_variables, optimizer_variables, read
+from millrace.training.model.variables import assign, read
 from millrace.training.telemetry.group_report import CHIEF
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.trainer.state import Progress, ShaperPart
@@ -230,8 +231,7 @@ class GroupState:
     @property
     def weights(self) -> list[Any]:
         """Every variable that is the same on all members."""
-        model = self.learner.model
-        return [*model_variables(model).values(), *optimizer_variables(model).values(), *self.learner.shaping_state]
+        return [*self.learner.variables, *self.learner.shaping_state]
 
     def whole(self, call: int, partitions: Collection[Partition], recreated: Mapping[Partition, int]) -> Whole:
         """Gather the shares of all members; raise NotOneStateError unless they are shares of one state."""
@@ -243,7 +243,13 @@ class GroupState:
             recreated=recreated,
         )
         whole = whole_of([Share.of(raw) for raw in self.group.exchange.gather(share.packed())], partitions)
-        return replace(whole, shaping={one.name: self._collected(one, whole) for one in self.shapers})
+        shaping = {one.name: self._collected(one, whole) for one in self.shapers}
+        if (reservoir := self._reservoir) is not None:
+            mine = reservoir.snapshot()
+            shares = self.group.exchange.collect(_packed(mine))
+            mine.release()
+            shaping[reservoir.name] = joined([_unpacked(raw) for raw in shares]) if shares else PartState()
+        return replace(whole, shaping=shaping)
 
     def take_whole(self, whole: Whole) -> None:
         """Take over the accounts of all partitions, to change and deal them anew."""
@@ -251,6 +257,8 @@ class GroupState:
         self.learner.witness.restore(whole.witness)
         for one in self.shapers:
             ShaperPart(one).restore(whole.shaping[one.name])
+        if (reservoir := self._reservoir) is not None:
+            reservoir.restore(whole.shaping[reservoir.name])
 
     def restart_partition(self, partition: Partition, beginning: int) -> None:
         """End the history of a partition whose topic was created again, and forget its records."""
@@ -280,7 +288,10 @@ class GroupState:
             self.progress.restore(PartState(facts=facts[self.progress.name]))
             self.live.restore(_unpacked(metrics))
         for one in self.shapers:
-            self._deal(ShaperPart(one), agreed.deal)
+            part = ShaperPart(one)
+            part.restore(self._dealt(part, lambda state, number: remembered_portion(state, agreed.deal[number])))
+        if (reservoir := self._reservoir) is not None:
+            reservoir.take(self._dealt(reservoir, partial(share_of, members=membership.workers)))
         if weights:
             for variable in self.weights:
                 received = exchange.broadcast_array(np.asarray(read(variable)))
@@ -296,18 +307,22 @@ class GroupState:
         shares = self.group.exchange.collect(_packed(ShaperPart(states).snapshot()))
         return remembered_of([_unpacked(raw) for raw in shares], whole.ledger) if shares else PartState()
 
-    def _deal(self, part: Part, dealt: Deal) -> None:
-        """Give each member what the chief remembers of its partitions; no member has to hold what is another's."""
+    @property
+    def _reservoir(self) -> Reservoir | None:
+        return self.learner.call.shaping.reservoir
+
+    def _dealt(self, part: Part, share: Callable[[PartState, int], PartState]) -> PartState:
+        """Return this member's share of what the chief holds; no member has to hold what is another's."""
         membership = self.group.membership
         state = part.snapshot() if membership.is_chief else None
-        mine = None if state is None else remembered_portion(state, dealt[CHIEF])
+        mine = None if state is None else share(state, CHIEF)
         for number in range(CHIEF + 1, membership.workers):
-            raw = b"" if state is None else _packed(remembered_portion(state, dealt[number]))
+            raw = b"" if state is None else _packed(share(state, number))
             received = self.group.exchange.spread(raw)
             if number == membership.index:
                 mine = _unpacked(received)
         assert mine is not None
-        part.restore(mine)
+        return mine
 
 
 def _packed(state: PartState) -> bytes:

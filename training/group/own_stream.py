@@ -60,8 +60,9 @@ class Sieve:
         if self._copy is None:
             self._copy = self._learner.alone(self._learner.options.batch_size)
             self._copy.trace(self._copy.rows_of(self._copy.probe()), deterministic=False)
-        for mine, theirs in zip(self._copy.state, self._learner.state, strict=True):
+        for mine, theirs in zip(self._copy.variables, self._learner.variables, strict=True):
             assign(mine, read(theirs).numpy())
+        self._copy.scale.begin_as(self._learner.scale)
         return self._copy
 
 

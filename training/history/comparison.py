@@ -114,6 +114,8 @@ class Comparison:
 def compare(store: CheckpointStore, first: int, second: int) -> Comparison:
     """Compare two checkpoints. Raises CorruptError where one may not be loaded."""
     a, b = _lineage(store, first), _lineage(store, second)
+    partitions = sorted(a.partitions.keys() | b.partitions.keys())
+    history = {str(at): _differing(_flat(a.partitions.get(at)), _flat(b.partitions.get(at))) for at in partitions}
     return Comparison(
         lineages=(a, b),
         manifest=_differing(_own(a), _own(b)),
@@ -121,7 +123,7 @@ def compare(store: CheckpointStore, first: int, second: int) -> Comparison:
         hyperparameters=_differing(
             _part(store, first, _HYPERPARAMETERS).facts, _part(store, second, _HYPERPARAMETERS).facts
         ),
-        history={str(partition): differing for partition, differing in _histories(a, b)},
+        history={partition: differing for partition, differing in history.items() if differing},
         model=tuple(_variables(store, (first, second), "model")),
         optimizer=tuple(_variables(store, (first, second), "optimizer")),
     )
@@ -153,13 +155,6 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Pair]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _histories(a: CheckpointLineage, b: CheckpointLineage) -> Iterator[tuple[Any, Mapping[str, Pair]]]:
-    for partition in sorted(a.partitions.keys() | b.partitions.keys()):
-        differing = _differing(_flat(a.partitions.get(partition)), _flat(b.partitions.get(partition)))
-        if differing:
-            yield partition, differing
-
-
 def _flat(facts: PartitionAccount | None) -> Mapping[str, int]:
     if facts is None:
         return {}
@@ -169,6 +164,7 @@ def _flat(facts: PartitionAccount | None) -> Mapping[str, int]:
         "learnt": facts.learnt,
         **{f"set aside {reason.value}": count for reason, count in facts.set_aside.items()},
         **{f"skipped by {order}": count for order, count in facts.skipped.items()},
+        **({"filtered": facts.filtered} if facts.filtered else {}),
         "gaps": facts.gaps,
         "lost": facts.lost,
     }

@@ -21,6 +21,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.options import OutOfRange
 from millrace.consumers.metric import SHOWN
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.rules import NAME as LABELS
 from millrace.training.checkpoints.inspection import Condition
 from millrace.training.checkpoints.manifest import JournalEntry, Manifest, SaveReason, SaveRequest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
@@ -183,17 +184,27 @@ def prepare_rewind(target: VerifiedCheckpoint, command: Rewind, orders: Interven
     ledger = Ledger()
     ledger.restore(target.parts[NAME])
     ledger.follow(orders.since(ledger.orders).without(command.unskip, UNPUBLISHED))
-    known = ledger.positions()
+    known, beside = ledger.positions(), label_partitions(target.parts)
     for skip in command.skips:
-        if skip.partition not in known:
+        if skip.partition not in known and skip.partition not in beside:
             raise ConfigError(
                 f"skip: {skip.partition} is no partition of checkpoint {command.to}; it has "
-                f"{', '.join(map(str, known)) or 'none'}"
+                f"{', '.join(map(str, [*known, *beside])) or 'none'}"
             )
-        ledger.skip(replace(skip, order=f"rewind-{UNPUBLISHED}", number=UNPUBLISHED, by=command.by))
+        ordered = replace(skip, order=f"rewind-{UNPUBLISHED}", number=UNPUBLISHED, by=command.by)
+        if skip.partition in known:
+            ledger.skip(ordered)
+        else:
+            ledger.skip_beside(ordered)
     rewound = Rewound(number=UNPUBLISHED, to=command.to, by=command.by, why=command.note)
     ledger.follow(replace(ledger.orders, rewound=rewound))
     return PreparedRewind(command=command, target=target, ledger=ledger)
+
+
+def label_partitions(parts: Mapping[str, PartState]) -> list[Partition]:
+    """Return the partitions of labels that come later, of which a checkpoint knows what was read."""
+    about = parts[LABELS].facts.get(LABELS, {}) if LABELS in parts else {}
+    return sorted(map(Partition.parse, about.get("partitions", {})))
 
 
 def publish_rewind(

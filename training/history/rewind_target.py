@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.suggested_command import suggested_command
+from millrace.pipelines.shaping.labels.rules import NAME as LABELS
 from millrace.training.checkpoints.inspection import Condition, Inspection
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
@@ -28,7 +29,8 @@ from millrace.training.ledger.ledger import NAME
 log = logging.getLogger(__name__)
 
 
-LEDGER_ALONE = frozenset({NAME})
+POSITIONS_ALONE = frozenset({NAME, LABELS})
+"""The parts that know partitions and offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +48,14 @@ def find(store: CheckpointStore, destination: Destination) -> FoundTarget:
     Raises MissingCheckpointError where none on the timeline fits.
     """
     if isinstance(destination, Numbered):
-        return FoundTarget(checkpoint=verified_target(store, destination.number, LEDGER_ALONE))
+        return FoundTarget(checkpoint=verified_target(store, destination.number, POSITIONS_ALONE))
     good = good_on_timeline(store.listing())
     best = best_first(good[::-1], good[0]) if good and isinstance(destination, Best) else []
     fits = _criterion(store, destination)
     for manifest in best if isinstance(destination, Best) else good:
         try:
             if fits(manifest):
-                checkpoint = store.load_verified(manifest.number, LEDGER_ALONE)
+                checkpoint = store.load_verified(manifest.number, POSITIONS_ALONE)
                 return FoundTarget(checkpoint=checkpoint, why=_why_best(manifest, len(best)) if best else None)
         except (CorruptError, NewerFormatError, MissingCheckpointError) as error:  # damaged, or pruned meanwhile
             log.warning("checkpoint %d is skipped: %s", manifest.number, error)

@@ -4,8 +4,8 @@ Owns the positions. The trainer's thread settles a block when its call has retur
 the ledger as a part of each checkpoint; other threads only read frozen statistics, under one lock. It is never full, as
 it holds a few integers a partition, and it ends with the process: what lasts is its part.
 
-The law: position - start = learnt + set aside + skipped by order + gaps + lost, by partition, at any time. To rewind is
-to restore the ledger of an older checkpoint, counters included, under the interventions that were given since.
+The law: position - start = learnt + set aside + skipped + filtered + gaps + lost, by partition, at any time. To rewind
+is to restore the ledger of an older checkpoint, counters included, under the interventions that were given since.
 """
 
 import threading
@@ -164,6 +164,14 @@ class Ledger:
             self._orders = orders
             self._skips = self._holding()
 
+    def skip_beside(self, skip: Skip) -> None:
+        """Keep that a range is cut out of what is read beside the records that are learnt."""
+        if skip.start >= skip.end:
+            raise DataLossError(f"{skip.partition} [{skip.start}, {skip.end}) cannot be skipped: it is empty")
+        with self._lock:
+            self._orders = self._orders.with_skip(skip)
+            self._skips = self._holding()
+
     def skip(self, skip: Skip) -> tuple[Skip, ...]:
         """Cut out a range after the position. Returns the pieces that no earlier intervention has cut out."""
         with self._lock:
@@ -299,10 +307,15 @@ class Ledger:
 
     def _problem(self, span: Span, refused: Mapping[Reason, int]) -> str | None:
         account = self._accounts.get(span.partition)
-        cut = self._cut(span)
+        # How many offsets of the span are cut out, by intervention.
+        cut: dict[str, int] = {}
+        for skip in self._skips:
+            if skip.partition == span.partition:
+                cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
         by_order = {order: count for order, count in span.skipped.items() if not by_shaping(order)}
         counts = [
             span.learnt,
+            span.filtered,
             span.gaps,
             span.lost,
             *span.set_aside.values(),
@@ -326,14 +339,6 @@ class Ledger:
         """Return the ranges that hold for the present topics."""
         topics = {partition: len(account.former) for partition, account in self._accounts.items()}
         return tuple(skip for skip in self._orders.standing if topics.get(skip.partition, 0) == skip.topic)
-
-    def _cut(self, span: Span) -> dict[str, int]:
-        """Return the number of offsets of a span that are cut out, by intervention."""
-        cut: dict[str, int] = {}
-        for skip in self._skips:
-            if skip.partition == span.partition:
-                cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
-        return cut
 
 
 def positions_of(state: PartState) -> dict[Partition, int]:

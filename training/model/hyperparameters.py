@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 NAME = "hyperparameters"
 UNKNOWN: Mapping[str, PartState] = {NAME: PartState()}
 """Stands in for this part where a checkpoint lacks it."""
-_BY_USERS = ("model.args.", "records.features.")
+_BY_USERS = ("model.args.", "records.features.", "records.where.")
 """Names that users make: of these, a name that only one side has is a difference. Others come and go with versions."""
 _CLASS = "class"
 _FADED = 0.01
@@ -53,6 +53,8 @@ class HyperparameterOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those that matter to what is learnt, by name (`training.batch_size`): JSON values, and no secret."""
     on_change: OnChange = OnChange.BUILD
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """The names that older checkpoints have for some of them, each with the present one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class Hyperparameters:
     name = NAME
 
     def __init__(self, model: Any, options: HyperparameterOptions) -> None:
-        self._model, self._on_change = model, options.on_change
+        self._model, self._on_change, self._renamed = model, options.on_change, options.renamed
         self._now = {**_of_optimizers(model), **options.settings}
         variables = optimizer_variables(model)
         self._variables = {name: variables[key] for name in self._now if (key := _key(name)) in variables}
@@ -99,10 +101,22 @@ class Hyperparameters:
         changes = self.foreseen(state)
         for change in changes:
             if change.name in self._classes:
-                raise OtherModelError(self._other_optimizer(change, state))
+                found = differences(optimizer_variables(self._model), state["optimizer"].arrays)
+                variables = f": {found}" if found else ""
+                raise OtherModelError(
+                    f"the checkpoint holds the state of another optimizer ({change.now} here, {change.then} "
+                    f"there){variables}. Take back the change to model.py or model.args, or give the new model a name "
+                    "of its own"
+                )
         for change in changes:
             if self._on_change is OnChange.CHECKPOINT and not self._can_hold(change):
-                raise ConfigError(_cannot_hold(change))
+                then, now = _shown(change.then), _shown(change.now)
+                where = "in the settings" if change.name.startswith("training.") else "in model.py"
+                raise ConfigError(
+                    f"training.on_hyperparameter_change: checkpoint cannot hold {change.name}, which is {then} in the "
+                    f"checkpoint and {now} {where}: the compiled step has it built in. Write {then} there, or let "
+                    "build decide"
+                )
 
     def foreseen(self, state: Mapping[str, PartState]) -> tuple[Change, ...]:
         """Return the differences that a restore of these parts would find."""
@@ -128,6 +142,7 @@ class Hyperparameters:
 
     def _compared(self, then: Mapping[str, Any]) -> tuple[Change, ...]:
         """Return every difference from the checkpoint's values, by name; a value that it lacks is no difference."""
+        then = {self._renamed.get(name, name): value for name, value in then.items()}
         both = then.keys() & self._now.keys()
         one = {name for name in then.keys() ^ self._now.keys() if then and name.startswith(_BY_USERS)}
         return tuple(
@@ -146,14 +161,6 @@ class Hyperparameters:
         if change.name.startswith(("model.", "records.")):
             return True
         return change.name in self._variables and isinstance(change.then, int | float)
-
-    def _other_optimizer(self, change: Change, state: Mapping[str, PartState]) -> str:
-        found = differences(optimizer_variables(self._model), state["optimizer"].arrays)
-        variables = f": {found}" if found else ""
-        return (
-            f"the checkpoint holds the state of another optimizer ({change.now} here, {change.then} there){variables}. "
-            "Take back the change to model.py or model.args, or give the new model a name of its own"
-        )
 
 
 def faded(model: Any) -> Iterator[str]:
@@ -231,12 +238,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _cannot_hold(change: Change) -> str:
-    then, now = _shown(change.then), _shown(change.now)
-    where = "in the settings" if change.name.startswith("training.") else "in model.py"
-    return (
-        f"training.on_hyperparameter_change: checkpoint cannot hold {change.name}, which is {then} in the checkpoint "
-        f"and {now} {where}: the compiled step has it built in. Write {then} there, or let build decide"
-    )

@@ -29,7 +29,9 @@ from millrace.training.model.call.compiled_call import CallOptions, CallResult, 
 from millrace.training.model.call.culprit_search import Culprits, CulpritSearch, Places, alone
 from millrace.training.model.call.finite_guard import FiniteLook
 from millrace.training.model.call.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
+from millrace.training.model.call.recent_rows import RecentRows
 from millrace.training.model.call.reservoir import Reservoir
+from millrace.training.model.call.running_scale import RunningScale
 from millrace.training.model.call.witness import Witness
 from millrace.training.model.probes import Probe, ProbeRows, ReadSample
 from millrace.training.model.setup.build_errors import check_inputs, explained, unadapted
@@ -63,6 +65,10 @@ class LearnerOptions:
     """Where real records for the probes come from, the best first."""
     passes: int = 1
     """How often each batch is learnt; it is scored before the first update and counts once."""
+    memory: int | None = None
+    """Of how many recent rows the passes after the first draw theirs; None repeats the batch."""
+    rows_together: bool = False
+    """Whether the loss compares rows of a batch; then all batches are whole, and only whole ones are learnt."""
     augment: Augment | None = None
     """Makes the rows that are learnt of those that are scored."""
     balance: BalanceSettings | None = None
@@ -105,11 +111,7 @@ class Learner:
         if options.augment is not None:
             self._require_augment(options.augment)
         # Outside of the strategy's scope, where there would be one on each device.
-        reservoir = None
-        if options.reservoir is not None and options.reservoir.size is not None:
-            share = options.reservoir.beside(options.batch_size, here)
-            beside = share if options.beside is None else options.beside
-            reservoir = Reservoir(options.reservoir.size, beside, self.rows_of(self.probe()), options.seed)
+        shaping = self._shaping()
         keras.utils.set_random_seed(options.seed)
         with self.strategy.scope():
             self.model = _checked(build())
@@ -117,21 +119,21 @@ class Learner:
             check_inputs(self.model, self.rows_of(self.probe()))
             self._build()
             rows = self.rows_of(self.probe())
+            self.scale = RunningScale(options.schema, rows)
             self.call = TrainingCall(
                 self.model,
                 self.strategy,
                 self.witness,
                 CallOptions(
                     batch_size=options.batch_size,
+                    scale=self.scale,
                     passes=options.passes,
                     # Rows that are learnt otherwise than they came are scored apart from that; so is what the model's
                     # own code scores, which would count the rows that are given again.
                     inference_pass=options.augment is not None
                     or self._behaves_differently(rows)
-                    or (reservoir is not None and reservoir.beside > 0 and scores_by_itself(self.model)),
-                    shaping=ShapingOptions(
-                        augment=options.augment, balance=options.balance, reservoir=reservoir, seed=options.seed
-                    ),
+                    or (shaping.gives_rows_again and scores_by_itself(self.model)),
+                    shaping=shaping,
                 ),
             )
         self.places: Places = alone
@@ -142,12 +144,15 @@ class Learner:
         """Build the same model again, by the same code, on one replica that takes batches of this size."""
         one = replace(self.options.devices, replicas=1, group=None)
         samples = (lambda: self.probes.sample,)
-        options = replace(self.options, devices=one, batch_size=batch_size, samples=samples, augment=None, balance=None)
+        unshaped = replace(self.options, augment=None, balance=None, memory=None)
+        options = replace(unshaped, devices=one, batch_size=batch_size, samples=samples)
         if (kept := options.reservoir) is not None and self.call.shaping.reservoir is not None:
             # As many rows beside a batch, so that the others pull by as much; none of them is looked at.
-            beside = self.call.shaping.reservoir.beside
-            options = replace(options, reservoir=kept.model_copy(update={"size": 1}), beside=beside)
-        return Learner(self._build_model, self.preprocess, options)
+            beside = self.call.shaping.reservoir.beside * batch_size // self.options.batch_size
+            options = replace(options, reservoir=kept.model_copy(update={"size": 1, "by": None}), beside=beside)
+        learner = Learner(self._build_model, self.preprocess, options)
+        learner.scale.begin_as(self.scale)
+        return learner
 
     @property
     def replicas(self) -> int:
@@ -172,8 +177,7 @@ class Learner:
     @property
     def state_bytes(self) -> int:
         """The bytes that model and optimizer take in a checkpoint."""
-        variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
-        return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+        return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in self.variables)
 
     @property
     def learning_rate(self) -> float:
@@ -187,21 +191,33 @@ class Learner:
             VariablesPart("model", model_variables(self.model)),
             VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
             self.witness,
+            *((self.scale,) if self.scale.fields else ()),
             *(() if self.call.shaping.balance is None else (self.call.shaping.balance,)),
-            *(() if self.call.shaping.reservoir is None else (self.call.shaping.reservoir,)),
+            *self.remembered,
         )
 
     @property
+    def remembered(self) -> tuple[Reservoir | RecentRows, ...]:
+        """What holds rows that were learnt; what the settings do not ask for is not among them."""
+        shaping = self.call.shaping
+        return tuple(one for one in (shaping.reservoir, shaping.recent) if one is not None)
+
+    @property
+    def variables(self) -> list[Any]:
+        """Every variable of model and optimizers."""
+        return [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
+
+    @property
     def shaping_state(self) -> list[Any]:
-        """Every variable of what shapes the rows that are learnt; the same on all members of a group."""
-        return [] if self.call.shaping.balance is None else [self.call.shaping.balance.counts]
+        """Every variable of what scales and shapes the rows; the same on all members of a group."""
+        balance = self.call.shaping.balance
+        return [*self.scale.variables, *(() if balance is None else (balance.counts,))]
 
     @property
     def state(self) -> list[Any]:
         """Every variable of these parts."""
-        variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
-        remembered = [] if self.call.shaping.reservoir is None else self.call.shaping.reservoir.variables
-        return [*variables, self.witness.variable, *self.shaping_state, *remembered]
+        rows = [variable for one in self.remembered for variable in one.variables]
+        return [*self.variables, self.witness.variable, *self.shaping_state, *rows]
 
     def probe(self, seed: int = 1) -> Probe:
         """Return a batch that fits the schema: of real records where there are any, or made up."""
@@ -250,10 +266,30 @@ class Learner:
         if result.finite.all():
             return Lesson(result=result, culprits=Culprits())
         # Without rows that are given again: one of these may be what makes an update infinite.
-        search = CulpritSearch(partial(self.call, replay=False), lambda: self.rows_of(self.probe()), self.places)
+        search = CulpritSearch(
+            partial(self.call, replay=False),
+            lambda: self.rows_of(self.probe()),
+            self.places,
+            together=self.options.rows_together,
+        )
         for index in np.flatnonzero(~result.finite):
             search.search(batch_of(rows, int(index)))
         return Lesson(result=search.merged(result), culprits=search.culprits)
+
+    def _shaping(self) -> ShapingOptions:
+        """Return what is learnt where it differs from what came; not to be called in the strategy's scope."""
+        options, here = self.options, len(self.strategy.extended.worker_devices)
+        reservoir = recent = None
+        if options.reservoir is not None and options.reservoir.size is not None:
+            share = options.reservoir.beside(options.batch_size, here)
+            beside = share if options.beside is None else options.beside
+            members, rows = self.strategy.num_replicas_in_sync // here, self.rows_of(self.probe())
+            reservoir = Reservoir.of(options.reservoir, options.schema, beside, rows, options.seed, members)
+        if options.memory is not None:
+            recent = RecentRows(options.memory, options.passes, self.rows_of(self.probe()), options.seed)
+        return ShapingOptions(
+            augment=options.augment, balance=options.balance, reservoir=reservoir, recent=recent, seed=options.seed
+        )
 
     def _require_preprocess(self) -> None:
         """Run `preprocess` on probes; ConfigError where it runs on none."""
@@ -271,6 +307,11 @@ class Learner:
 
     def _require_augment(self, augment: Augment) -> None:
         """Run `augment` on probes, as the call will trace it; ConfigError where its rows do not fit."""
+        if masked := [label.name for label in self.options.schema.labels if label.masked]:
+            raise ConfigError(
+                f"augment: records may lack the label {masked[0]!r} (mask), and a row that is mixed of several would "
+                "have what stands for it; leave one of the two out"
+            )
         function = tf.function(Augmentation(augment, traced_as=converted(augment)), autograph=False)
 
         def check(probe: Probe) -> None:

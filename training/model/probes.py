@@ -47,7 +47,7 @@ def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
             features |= _of_any_length(field, features[field.name], random)
     return Probe(
         features=features,
-        labels={field.name: _column(field, rows, random, label=True) for field in schema.labels},
+        labels={field.name: _column(field, rows, random, label=True) for field in schema.targets},
     )
 
 

@@ -205,7 +205,9 @@ def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: 
             f"the model uses variables that no checkpoint would hold: {', '.join(strangers[:5])}. "
             "Create them with add_weight (or as keras.Variable attributes of a layer) so that they are saved"
         )
-    operations = list(_operations(function.graph))
+    traced = function.graph.as_graph_def().library.function
+    inside = [_Node(name=node.name, type=node.op) for each in traced for node in each.node_def]
+    operations = [*function.graph.get_operations(), *inside]
     tables = sorted({op.name for op in operations if op.type.startswith(_MUTATING_OPS)})
     if tables:
         raise UncapturedStateError(
@@ -218,14 +220,6 @@ def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: 
             f"training.deterministic: the model draws random numbers outside Keras' seed generators "
             f"({', '.join(random[:3])}); use keras.random with a keras.random.SeedGenerator"
         )
-
-
-def _operations(graph: Any) -> Iterable[Any]:
-    yield from graph.get_operations()
-    definition = graph.as_graph_def()
-    for function in definition.library.function:
-        for node in function.node_def:
-            yield _Node(name=node.name, type=node.op)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ has not become better for `patience` epochs, or with an error; then nothing is t
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from millrace.consumers.reasons import Reason
-from millrace.pipelines.files.visits import CountedShard, Refusals, Visited, Visits
+from millrace.pipelines.files.visits import CountedShard, DamagedFile, Refusals, Visited, Visits
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.errors import StepError, op_gist
 from millrace.training.model.call.compiled_call import batch_of
@@ -48,8 +48,10 @@ class EventFiles(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         """Write the figures of an epoch."""
         for name, value in (logs or {}).items():
-            validated = name.startswith(_VALIDATION)
-            with self._writer("validation" if validated else "train").as_default():
+            kind = "validation" if name.startswith(_VALIDATION) else "train"
+            if kind not in self._writers:
+                self._writers[kind] = tf.summary.create_file_writer(str(self._folder / kind))
+            with self._writers[kind].as_default():
                 tag = f"epoch_{name.removeprefix(_VALIDATION)}"
                 tf.summary.write(tag, tf.constant(value, tf.float32), step=epoch, metadata=self._metadata)
         for writer in self._writers.values():
@@ -58,11 +60,6 @@ class EventFiles(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
         for writer in self._writers.values():
             writer.close()
-
-    def _writer(self, name: str) -> Any:
-        if name not in self._writers:
-            self._writers[name] = tf.summary.create_file_writer(str(self._folder / name))
-        return self._writers[name]
 
 
 VALIDATION = "val_"
@@ -124,6 +121,8 @@ class PretrainingOptions:
     higher_is_better: Sequence[bool] = (False, False)
     callbacks: Sequence[Any] = ()
     """Keras' own, or the user's."""
+    ended: Callable[[Epoch], None] = lambda _epoch: None
+    """Is called when an epoch has ended, its validation included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +157,14 @@ class Pretraining:
         validation: Blocks | None,
         refusals: Refusals,
         options: PretrainingOptions,
+        damaged: Sequence[DamagedFile] = (),
     ) -> None:
-        """`shards` are those that are trained on, at the places that the blocks name; validation has its own."""
+        """`shards` are those that are trained on, at the places that the blocks name; validation has its own.
+
+        `damaged` files are left out, and counted.
+        """
         self._learner, self._shards, self._refusals, self._options = learner, shards, refusals, options
+        self._damaged = damaged
         self._training, self._validation = training, validation
         self._evaluation = Evaluation(learner.call, learner.batch_size)
         self._not_finite: set[tuple[int, int]] = set()
@@ -178,6 +182,7 @@ class Pretraining:
         callbacks.on_train_begin()
         for number in range(1, options.epochs + 1):
             epochs.append(self._epoch(number, callbacks, progress))
+            options.ended(epochs[-1])
             progress.ended(epochs[-1])
             if self._enough(epochs[-1]) or self._learner.model.stop_training:
                 break
@@ -192,7 +197,8 @@ class Pretraining:
     def _epoch(self, number: int, callbacks: Any, progress: EpochProgress) -> Epoch:
         progress.began(number, sum(shard.rows for shard in self._shards))
         callbacks.on_epoch_begin(number - 1)
-        visits, totals, began, batches = Visits(self._shards), ScoreTotals(), time.monotonic(), 0
+        visits, totals = Visits(self._shards, self._damaged), ScoreTotals()
+        began, batches = time.monotonic(), 0
         for rows in self._named(self._training.epoch(number - 1), f"epoch {number}"):
             callbacks.on_train_batch_begin(batches)
             offsets, shards = rows.offsets.numpy(), rows.partitions.numpy()

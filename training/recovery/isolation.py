@@ -145,11 +145,13 @@ class IsolatingLearner:
             fault = self._try(only(batch, rows), variables, replay=False)
             if fault is None:
                 continue
-            if len(rows) > 1:
+            together = self.learner.options.rows_together
+            if len(rows) > 1 and not together:
                 # Reversed, so that the first half is popped next and searched to its end before the second is tried.
                 untried.extend(reversed(np.array_split(rows, 2)))
                 continue
-            self.culprits.append(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), fault))
+            # Where the loss compares rows, a part of a batch is another batch: it is set aside whole.
+            self.culprits += [Culprit(int(partitions[row]), int(offsets[row]), fault) for row in rows]
             failpoint("careful.culprit")
             if len(self.culprits) > self.most:
                 raise TooManyCulpritsError(len(self.culprits), fault)

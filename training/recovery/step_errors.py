@@ -31,6 +31,7 @@ from millrace.training.recovery.isolation import (
     PREPROCESS,
     STEP,
     Culprit,
+    Fault,
     IsolatingLearner,
     Piece,
     TooManyCulpritsError,
@@ -251,11 +252,13 @@ class StepRecovery:
 
     def _isolate(self, delivery: Delivery, failures: Sequence[_Failure], learner: Learner) -> LearntBlock:
         facts = delivery.facts
+        # Where the loss compares rows, whole batches are set aside, and counted.
+        unit = learner.options.batch_size if learner.options.rows_together else 1
         isolating = IsolatingLearner(
             learner=learner,
             prepare=delivery.prepare,
             progress=self._progress,
-            most=most_culprits(facts.rows),
+            most=most_culprits(facts.rows // unit) * unit,
         )
         try:
             isolating.learn(delivery.rows)
@@ -263,25 +266,29 @@ class StepRecovery:
             how_many = f"at least {error.count} of {facts.rows} records {_DO[error.fault.reason]}"
             raise self._too_many(facts, error.fault.gist, how_many) from error
         # Across blocks, because blocks of a few rows never reach the limit of a single block.
-        self._in_a_row = 0 if isolating.pieces else self._in_a_row + len(isolating.culprits)
+        self._in_a_row = 0 if isolating.pieces else self._in_a_row + len(isolating.culprits) // unit
         if self._in_a_row > FEW:
             fault = isolating.culprits[-1].fault
-            raise self._too_many(facts, fault.gist, f"{self._in_a_row} records in a row {_DO[fault.reason]}")
+            raise self._too_many(facts, fault.gist, f"{self._in_a_row * unit} records in a row {_DO[fault.reason]}")
         partitions = {span.index: span.partition for span in facts.spans}
-        for culprit in isolating.culprits:
-            partition = partitions[culprit.partition]
-            text = "%s offset %d is set aside: %s"
-            log.warning(text, partition, culprit.offset, culprit.fault.gist)
-            sentence = f"{text % (partition, culprit.offset, culprit.fault.gist)}."
-            self._report(
-                EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=culprit.offset
-            )
+        found = dict[tuple[int, Fault, int], list[int]]()
+        for at, culprit in enumerate(isolating.culprits):
+            found.setdefault((culprit.partition, culprit.fault, at // unit), []).append(culprit.offset)
+        for (index, fault, _), offsets in found.items():
+            partition, offset = partitions[index], min(offsets)
+            which = f"offset {offset} is"
+            if len(offsets) > 1:
+                which = f"offsets {offset} to {max(offsets)} ({len(offsets):,} records of one batch) are"
+            text = "%s %s set aside: %s"
+            log.warning(text, partition, which, fault.gist)
+            sentence = f"{text % (partition, which, fault.gist)}."
+            self._report(EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=offset)
         for failure in failures:
             failure.explained |= bool(isolating.culprits)
         # A state that is not finite makes all that was learnt since a checkpoint suspect, most of it without cause.
-        if not isolating.culprits and any(
-            _overlap(failure.raised, facts) for failure in failures if not failure.raised.in_state
-        ):
+        raised = [failure.raised for failure in failures if not failure.raised.in_state]
+        suspects = [suspect for each in raised for suspect in _suspects(each.spans)]
+        if not isolating.culprits and any(suspect.touches(facts.spans) for suspect in suspects):
             log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts.spans))
         return LearntBlock(isolating.pieces, isolating.culprits, searched=True)
 
@@ -303,10 +310,6 @@ def _suspects(spans: Sequence[Span], *, beyond: int = 0) -> tuple[Suspect, ...]:
         for span in spans
         if span.learnt
     )
-
-
-def _overlap(raised: BlockRaised, facts: BlockFacts) -> bool:
-    return any(suspect.touches(facts.spans) for suspect in _suspects(raised.spans))
 
 
 def _listed(spans: Sequence[Span]) -> str:

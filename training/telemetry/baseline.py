@@ -14,6 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from millrace.training.telemetry.label_sums import ElementLoss, Floats, Labels, LabelSums
+from millrace.training.telemetry.no_change import RepeatedScore
 
 Guess = Callable[[LabelSums], float | None]
 
@@ -50,6 +51,8 @@ class BaselinePlan:
     scores: Sequence[GuessedScore] = ()
     quantiles: bool = False
     """Whether a guess needs the quantiles of the labels."""
+    repeats: Sequence[RepeatedScore] = ()
+    """Which scores are also guessed by repeating the label of before."""
 
     def guessed(self, plain: LabelSums, weighted: LabelSums) -> dict[str, float]:
         """Return the guesses' scores by name; without those that the rows, or the labels, have none for."""

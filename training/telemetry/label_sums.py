@@ -140,7 +140,8 @@ class Labels(StrEnum):
     """Several outputs, or a loss of the user's own: nobody can say what guessing would score."""
 
 
-def _none() -> Floats:
+def no_labels() -> Floats:
+    """Return sums over nothing."""
     return np.zeros(0)
 
 
@@ -151,9 +152,9 @@ class LabelSums:
     rows: int = 0
     weight: float = 0.0
     """The sum of the rows' weights."""
-    total: Floats = field(default_factory=_none)
-    squares: Floats = field(default_factory=_none)
-    classes: Floats = field(default_factory=_none)
+    total: Floats = field(default_factory=no_labels)
+    squares: Floats = field(default_factory=no_labels)
+    classes: Floats = field(default_factory=no_labels)
     sketch: QuantileSketch = field(default_factory=QuantileSketch.empty)
 
     @classmethod
@@ -222,9 +223,9 @@ class LabelSums:
         for other in others:
             self.rows += other.rows
             self.weight += other.weight
-            self.total = _padded_sum(self.total, other.total)
-            self.squares = _padded_sum(self.squares, other.squares)
-            self.classes = _padded_sum(self.classes, other.classes)
+            self.total = padded_sum(self.total, other.total)
+            self.squares = padded_sum(self.squares, other.squares)
+            self.classes = padded_sum(self.classes, other.classes)
         self.sketch = self.sketch.merged([other.sketch for other in others])
 
     @property
@@ -238,7 +239,8 @@ class LabelSums:
         return np.maximum(self.squares / self.weight - (self.total / self.weight) ** 2, 0.0)
 
 
-def _padded_sum(a: Floats, b: Floats) -> Floats:
+def padded_sum(a: Floats, b: Floats) -> Floats:
+    """Return the sum of two arrays, the shorter one with zeros behind it."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     out = longer.copy()
     out[: len(shorter)] += shorter

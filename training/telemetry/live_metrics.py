@@ -6,8 +6,8 @@ metrics are added up bucket by bucket; `look` turns them into values, beside wha
 `choose_watched` decides once, at the start, by which metric the model is judged in the verdict, the alerts and the list
 of checkpoints, so that two checkpoints of a run can be compared. The loss is one of the names.
 
-Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; `look` returns a frozen snapshot,
-which other threads read.
+Owns the buckets and the part `metrics`, and holds the part `no_change`. `add` and `look` run on the trainer's thread;
+`look` returns a frozen snapshot, which other threads read.
 """
 
 import difflib
@@ -24,7 +24,8 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.metric import PartFigures, gauge
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.baseline import BaselinePlan
-from millrace.training.telemetry.label_sums import LabelSums
+from millrace.training.telemetry.label_sums import Floats, LabelSums, no_labels, padded_sum
+from millrace.training.telemetry.no_change import LastLabels, repeated
 
 LOSS = "loss"
 Better = Literal["higher", "lower"]
@@ -98,6 +99,8 @@ class Sums:
     labels: LabelSums = field(default_factory=LabelSums)
     weighted_labels: LabelSums = field(default_factory=LabelSums)
     """The same labels, each times its record's weight. The same object where all weights are 1, to be added up once."""
+    repeats: Floats = field(default_factory=no_labels)
+    """What the guess that nothing changes scored (`training.telemetry.no_change`)."""
 
     @property
     def unweighted(self) -> bool:
@@ -110,6 +113,7 @@ class Sums:
             self.records += other.records
             self.loss += other.loss
             self.scored += other.scored
+            self.repeats = padded_sum(self.repeats, other.repeats)
             if [state.shape for state in self.states] != [state.shape for state in other.states]:
                 # The first sums, or the metrics are compiled differently than before.
                 self.states = [np.array(state) for state in other.states]
@@ -149,6 +153,12 @@ class LiveSnapshot(PartFigures):
     rewards; weighted as the metric is."""
     guesses: Mapping[str, str]
     """What each guess is, in words."""
+    # Without the metrics that have no such guess; empty in a group.
+    no_change: Annotated[
+        Mapping[str, float],
+        gauge("live_no_change", "Bad: better than millrace_live_value, as repeating labels beats the model.", "metric"),
+    ]
+    """The score over the window of guessing that nothing changes: the label of the record before, in its partition."""
     cumulative: Annotated[
         Mapping[str, float],
         gauge(
@@ -166,10 +176,17 @@ class LiveSnapshot(PartFigures):
     age_s: Annotated[float | None, gauge("live_age_seconds", "Bad: it grows while records are written.")] = None
     """How long ago the newest record was scored; while none is, the live values stand still."""
 
+    def no_change_is_better(self, name: str) -> bool:
+        """Return whether no change is the better guess of this metric, the watched one or the loss."""
+        guess, again = self.baseline.get(name), self.no_change.get(name)
+        watched = self.watch if name == self.watch.name else WATCHED_LOSS
+        return guess is not None and again is not None and watched.better(again, guess)
+
     @property
     def ahead_of_guessing(self) -> float | None:
-        """By how much the watched metric is better than guessing; None without a value, or without a guess."""
-        value, guess = self.values.get(self.watch.name), self.baseline.get(self.watch.name)
+        """By how much the watched metric is better than the better guess; None without a value, or without a guess."""
+        guesses = self.no_change if self.no_change_is_better(self.watch.name) else self.baseline
+        value, guess = self.values.get(self.watch.name), guesses.get(self.watch.name)
         if value is None or guess is None or not math.isfinite(value):
             return None
         return value - guess if self.watch.higher_is_better else guess - value
@@ -188,7 +205,7 @@ class LiveSnapshot(PartFigures):
     def watched_ahead(
         self,
     ) -> Annotated[Mapping[str, float], gauge("live_watched_ahead", "Bad: less than 0.", "metric")]:
-        """The lead of the watched metric over guessing, whether higher or lower is better."""
+        """The lead of the watched metric over guessing, by the base rate or by no change, whichever scores better."""
         return {} if self.ahead_of_guessing is None else {self.watch.name: self.ahead_of_guessing}
 
 
@@ -218,6 +235,8 @@ class LiveMetrics:
         self._bucket_s = max(1.0, window_s / _BUCKETS)
         self._buckets: deque[tuple[float, Sums]] = deque()
         self._total = Sums()
+        self.last_labels = LastLabels()
+        """A part of its own, followed by the trainer if any of the plan's scores is guessed by it."""
         self._scored_at: float | None = None
         """When a record was last scored: the window ends there, so that without records its values stand still."""
         self._closed_at: tuple[float, ...] = ()
@@ -247,6 +266,7 @@ class LiveMetrics:
             values=self._values(window),
             baseline=self.plan.guessed(window.labels, window.weighted_labels),
             guesses=self.plan.kinds,
+            no_change=repeated(self.plan.repeats, window.repeats),
             cumulative=self._values(self._total),
             cumulative_records=self._total.records,
             watch=self._watch,

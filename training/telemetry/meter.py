@@ -21,6 +21,7 @@ class Bucket:
 
     second: int
     learnt: int = 0
+    settled: int = 0
     batches: int = 0
     waited_s: float = 0.0
     others_s: float = 0.0
@@ -49,6 +50,8 @@ class Meterings:
     """Offsets learnt by this process."""
     calls: int
     """Calls that returned in this process."""
+    settled_per_s: float = 0.0
+    """Offsets settled a second over the last minute: learnt, filtered or whatever else."""
 
 
 class Meter:
@@ -74,12 +77,18 @@ class Meter:
         with self._lock:
             self._bucket().others_s += seconds
 
-    def called(self, seconds: float, learnt: int, batches: int, freshness_s: float | None) -> None:
-        """Count a call that returned: its duration, its records and batches, and how fresh its oldest record was."""
+    def called(
+        self, seconds: float, learnt: int, batches: int, freshness_s: float | None, settled: int | None = None
+    ) -> None:
+        """Count a call that returned: its duration, its records and batches, and how fresh its oldest record was.
+
+        `settled`: how many offsets it covers; None where each has a record that was learnt.
+        """
         with self._lock:
             bucket = self._bucket()
             bucket.computed_s += seconds
             bucket.learnt += learnt
+            bucket.settled += learnt if settled is None else settled
             bucket.batches += batches
             if freshness_s is not None:
                 age_s = max(0.0, freshness_s)
@@ -116,6 +125,7 @@ class Meter:
                 freshness_sum_s=self._freshness_sum_s,
                 learnt=self._learnt,
                 calls=self._calls,
+                settled_per_s=sum(bucket.settled for bucket in minute) / max(min(60.0, now - self._begun), 1e-3),
             )
 
     def _rate(self, now: float, seconds: int) -> float:

@@ -30,7 +30,8 @@ def paused(report: ReportEvent, command: Pause) -> None:
 
 
 def resumed(report: ReportEvent, command: Resume) -> None:
-    report(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
+    without = "; what waits for labels is learnt without them" if command.assume_absent else ""
+    report(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}{without}.")
 
 
 def rewound(report: ReportEvent, command: Rewind, manifest: Manifest) -> None:

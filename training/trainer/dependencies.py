@@ -63,6 +63,8 @@ class TrainerOptions:
     """Monotonic seconds."""
     wall: Callable[[], float]
     """Seconds since 1970."""
+    due_after_s: float = 0.0
+    """How long after its event time a record is due; only from then on it grows stale."""
     paused: str | None = None
     """Why the trainer starts paused; None to start learning."""
     batches_per_call: int = 16

@@ -5,7 +5,7 @@ Owns the recovery's suspects, the size of calls and the counts of this process. 
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ from millrace.training.recovery.isolation import Culprit, Piece
 from millrace.training.recovery.step_errors import LearntBlock, StepRecovery
 from millrace.training.stream import BlockStream
 from millrace.training.telemetry.baseline import BaselinePlan
-from millrace.training.telemetry.label_sums import Labels, LabelSums
-from millrace.training.telemetry.live_metrics import Sums
+from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums, no_labels
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 from millrace.training.telemetry.phases import Phase
 from millrace.training.trainer import announcements
 from millrace.training.trainer.board import ModelFacts, Posting
@@ -39,15 +39,8 @@ def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
 
     Each record is scored by the weights before its update.
     """
-    rows, lesson = piece.rows, piece.lesson
-    result = lesson.result
-    offsets = rows.offsets.numpy()
-    present = offsets >= 0
-    if lesson.culprits.offsets:
-        # By partition and offset: the same offset of another partition is another record.
-        places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
-        culprits = np.array(lesson.culprits.offsets, np.int64)
-        present &= ~np.isin(_as_one(places), _as_one(culprits))
+    rows, result = piece.rows, piece.lesson.result
+    present = _learnt(piece)
     records = int(present.sum())
     # A train_step that reports no loss gives NaN for every batch; then no record counts as scored by loss.
     applied = result.finite & np.isfinite(result.losses)
@@ -61,6 +54,38 @@ def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
         if not (weights == 1.0).all():
             sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
     return sums
+
+
+def _learnt(piece: Piece) -> npt.NDArray[np.bool_]:
+    """Return which rows are present, and their update finite."""
+    rows, culprits = piece.rows, piece.lesson.culprits.offsets
+    offsets = rows.offsets.numpy()
+    present = np.asarray(offsets >= 0)
+    if culprits:
+        # By partition and offset: the same offset of another partition is another record.
+        places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
+        present &= ~np.isin(_as_one(places), _as_one(np.array(culprits, np.int64)))
+    return present
+
+
+def repeats_of(pieces: Sequence[Piece], facts: BlockFacts, live: LiveMetrics) -> Floats:
+    """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions."""
+    targets = [_target(piece.rows) for piece in pieces]
+    if not live.plan.repeats or not pieces or any(target is None for target in targets):
+        return no_labels()
+    learnt = [_learnt(piece) for piece in pieces]
+
+    def joined(columns: Iterable[Any]) -> npt.NDArray[Any]:
+        return np.concatenate([column.numpy()[rows] for column, rows in zip(columns, learnt, strict=True)])
+
+    pairs = live.last_labels.follow(
+        joined(targets),
+        joined(piece.rows.weights for piece in pieces),
+        {span.index: span.partition for span in facts.spans},
+        joined(piece.rows.partitions for piece in pieces),
+        joined(piece.rows.offsets for piece in pieces),
+    )
+    return no_labels() if pairs is None else pairs.sums(live.plan.repeats)
 
 
 def _target(rows: Rows) -> Any | None:
@@ -184,9 +209,16 @@ class Learning:
                 )
             self.sizes.called(facts.batches, self._clock() - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
-            for piece in learnt.pieces:
-                scored.append(sums_of(piece, self._reports.live.plan, self.learner.batch_size))
-                self._score(scored[-1])
+            scored = [sums_of(piece, self._reports.live.plan, self.learner.batch_size) for piece in learnt.pieces]
+            if scored:
+                # Of all pieces at once: a shuffle has dealt the records of a partition to several.
+                scored[-1].repeats = repeats_of(learnt.pieces, facts, self._reports.live)
+            for sums in scored:
+                self._score(sums)
+        for partition, offset in facts.unplaced:
+            self._reports.on_refused(partition, offset, Reason.CLASS_LIMIT)
+            counts = refused.setdefault(partition, {})
+            counts[Reason.CLASS_LIMIT] = counts.get(Reason.CLASS_LIMIT, 0) + 1
         failpoint("call.after")
         self.ledger.settle(facts, refused)  # (7)
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
@@ -197,10 +229,12 @@ class Learning:
             detectors.called(scored, facts, self._figures.step, sum(self.ledger.learnt().values()))
         failpoint("call.settled")
         self.learnt += rows  # (8)
-        # A block without rows has no event times.
-        self.learnt_to_ms = facts.newest_ms if facts.rows else self.learnt_to_ms
-        freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
-        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
+        # A block without rows has no event times; where records were filtered, all that there was is learnt.
+        settled = [span.fingerprint.timestamp_ms for span in facts.spans if span.filtered and span.fingerprint]
+        self.learnt_to_ms = facts.newest_ms if facts.rows else max(settled, default=self.learnt_to_ms)
+        freshness = self._options.wall() - self._options.due_after_s - facts.oldest_ms / 1000 if facts.rows else None
+        settled_offsets = sum(span.end - span.start for span in facts.spans)
+        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness, settled_offsets)
 
     def post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""

@@ -3,19 +3,21 @@
 Read from the compiled model once, when its call is traced. A metric that is not listed has no baseline.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 
 from millrace.training.model.call.metrics import CompiledMetrics, is_roc
 from millrace.training.model.setup.keras_internals import arguments_of, has_loss_weights
-from millrace.training.telemetry import baseline
+from millrace.training.telemetry import baseline, no_change
 from millrace.training.telemetry.baseline import BaselinePlan, Guess, GuessedScore, GuessKind
 from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.live_metrics import LOSS
+from millrace.training.telemetry.no_change import Repeat, RepeatedScore
 
 _ANY = frozenset({Labels.BINARY, Labels.ONE_HOT, Labels.NUMBERS})
 _COLUMNS = frozenset({Labels.BINARY, Labels.ONE_HOT})
@@ -92,15 +94,40 @@ _LOSS_CLASSES = {
 }
 
 
+_REPEATS: Mapping[str, Repeat] = {
+    "binary_accuracy": no_change.mean_of(no_change.same),
+    "categorical_accuracy": no_change.ONE_HOT_ACCURACY,
+    "sparse_categorical_accuracy": no_change.mean_of(no_change.same),
+    "binary_crossentropy": no_change.STAY_RATE_LOG_LOSS,
+    "mean_squared_error": no_change.mean_of(no_change.squared),
+    "mean_absolute_error": no_change.mean_of(no_change.absolute),
+    "log_cosh": no_change.mean_of(baseline.log_cosh),
+    "mean_absolute_percentage_error": no_change.mean_of(baseline.absolute_percentage),
+}
+"""How Keras' functions score the guess that nothing changes."""
+
+
 def plan_of(model: Any, metrics: CompiledMetrics) -> BaselinePlan:
     """Return what is guessed beside the scores of this model. Trace the model's call before."""
     name, options = _function_of_loss(model)
     labels = _labels_of(name, metrics)
-    scores = [*_loss_score(model, name, options, labels), *_metric_scores(metrics, labels)]
+    # The score of each, and whether it takes quantiles.
+    scores: list[tuple[GuessedScore, bool]] = []
+    formula = _FUNCTIONS.get(name or "")
+    if formula is not None and labels in formula.of and not has_loss_weights(model):
+        score = GuessedScore(LOSS, formula.make(options), formula.kind, weighted=True, per_row=True)
+        scores.append((score, formula.quantiles))
+    for shown, at in metrics.shown().items():
+        metric = metrics.metrics[at.metric]
+        found = None if at.key is not None else _guess_of(metric, at.index, labels)
+        if found is not None:
+            guess, kind, quantiles = found
+            scores.append((GuessedScore(shown, guess, kind, weighted=at.metric in metrics.weighted), quantiles))
     return BaselinePlan(
         labels=labels if scores else Labels.NONE,
         scores=tuple(score for score, _ in scores),
-        quantiles=any(quantiles for _, quantiles in scores),
+        quantiles=any(takes for _, takes in scores),
+        repeats=tuple(_repeats([score for score, _ in scores], _repeat_of(name, options), metrics)),
     )
 
 
@@ -138,22 +165,6 @@ def _labels_of(loss: str | None, metrics: CompiledMetrics) -> Labels:
         if isinstance(metric, (keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall)):
             return Labels.BINARY
     return Labels.NONE
-
-
-def _loss_score(model: Any, name: str | None, options: Options, labels: Labels) -> Iterator[tuple[GuessedScore, bool]]:
-    formula = _FUNCTIONS.get(name or "")
-    if formula is not None and labels in formula.of and not has_loss_weights(model):
-        guess = formula.make(options)
-        yield GuessedScore(LOSS, guess, formula.kind, weighted=True, per_row=True), formula.quantiles
-
-
-def _metric_scores(metrics: CompiledMetrics, labels: Labels) -> Iterator[tuple[GuessedScore, bool]]:
-    for name, at in metrics.shown().items():
-        metric = metrics.metrics[at.metric]
-        found = None if at.key is not None else _guess_of(metric, at.index, labels)
-        if found is not None:
-            guess, kind, quantiles = found
-            yield GuessedScore(name, guess, kind, weighted=at.metric in metrics.weighted), quantiles
 
 
 def _function_of(metric: Any) -> str | None:
@@ -196,3 +207,33 @@ def _of_columns(metric: Any, index: Component) -> Guess | None:
         one, place = metric.threshold is None, None if index is None else index[0]
         guess = partial(baseline.f_score, beta=metric.beta, average=metric.average, one_class=one, column=place)
     return guess
+
+
+def _repeats(
+    scores: Iterable[GuessedScore], of_loss: Repeat | None, metrics: CompiledMetrics
+) -> Iterator[RepeatedScore]:
+    """Yield how the guess that nothing changes is scored, for those of the scores that have such a guess."""
+    shown = metrics.shown()
+    for score in scores:
+        # The loss alone is divided by rows.
+        repeat = of_loss if score.per_row else _repeat_of_metric(metrics.metrics[shown[score.name].metric])
+        if repeat is not None:
+            yield RepeatedScore(score.name, repeat, score.weighted, score.per_row)
+
+
+def _repeat_of(function: str | None, options: Options) -> Repeat | None:
+    if function == "huber":
+        return no_change.mean_of(baseline.huber(float(options.get("delta", 1.0))))
+    return None if options.get("label_smoothing") else _REPEATS.get(function or "")
+
+
+def _repeat_of_metric(metric: Any) -> Repeat | None:
+    km = keras.metrics
+    if isinstance(metric, km.RootMeanSquaredError):
+        return no_change.root_of(no_change.squared)
+    if isinstance(metric, km.AUC):
+        return no_change.ROC_AUC if is_roc(metric) and not metric.multi_label else None
+    if isinstance(metric, (km.Precision, km.Recall)):
+        plain = metric.class_id is None and np.size(metric.thresholds) == 1
+        return (no_change.PRECISION if isinstance(metric, km.Precision) else no_change.RECALL) if plain else None
+    return _repeat_of(_function_of(metric), {**arguments_of(metric), **metric.get_config()})

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.rules import NAME as LABELS
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.checkpoints.part_files import digests
@@ -126,7 +127,8 @@ class Relearning:
             if sha == segment.files.get(name)
         }
         # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
-        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] != DETECTORS}
+        # What became of labels hangs on how far ahead they had been read.
+        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in {DETECTORS, LABELS}}
         expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.
         return Relearnt(differing=tuple(n for n in sorted(expected) if found.get(n) != expected[n]), parts=parts)

@@ -16,7 +16,14 @@ from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.shaper import Shaper
-from millrace.training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
+from millrace.training.checkpoints.manifest import (
+    GoldenScores,
+    JournalEntry,
+    Manifest,
+    Measured,
+    SaveReason,
+    SaveRequest,
+)
 from millrace.training.checkpoints.part_files import VerifiedCheckpoint
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.checkpoints.policies import SaveContext, SavePolicy
@@ -40,9 +47,6 @@ from millrace.training.trainer.state import TrainerState, release
 log = logging.getLogger(__name__)
 
 
-OnDurable = Callable[[Manifest], None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingOptions:
     """When to save, and what to write into each checkpoint."""
@@ -60,6 +64,8 @@ class SavingOptions:
     """What is remembered of the records by what makes rows of them."""
     detectors: Detectors | None = None
     """What watches the scores; None for nothing."""
+    golden: Callable[[], GoldenScores | None] = lambda: None
+    """Scores the golden set with the state of which a copy was just taken, and leaves that as it is."""
     prepare: Callable[[], Mapping[str, Any]] = dict
     """Changes the state that a beginning is published with; returns what its provenance says of that."""
 
@@ -325,6 +331,7 @@ class Saving(SaveFigures):
                 window_s=live.window_s,
                 baseline=live.baseline,
             ),
+            golden=self._options.golden(),
         )
 
     def _collect(self) -> None:

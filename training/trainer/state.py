@@ -17,11 +17,14 @@ from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CorruptError, StateNotFiniteError
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.class_balance import NAME as SHAPING
+from millrace.training.model.call.recent_rows import NAME as RECENT
 from millrace.training.model.call.reservoir import NAME as RESERVOIR
+from millrace.training.model.call.running_scale import NAME as SCALE
 from millrace.training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
 from millrace.training.model.learner import Learner
 from millrace.training.model.variables import VariablesPart
 from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.no_change import NAME as NO_CHANGE
 
 
 @dataclass(slots=True)
@@ -80,14 +83,16 @@ class TrainerState:
         shapers: Sequence[Shaper] = (),
         detectors: Detectors | None = None,
     ) -> None:
-        self._learner, self._ledger = learner, ledger
+        self._learner, self._ledger, self._live = learner, ledger, live
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
         self.shapers = shapers
         """What is remembered by what makes rows of the records."""
-        watching = () if detectors is None else (detectors,)
+        watching: tuple[Part, ...] = () if detectors is None else (detectors,)
+        if live.plan.repeats:
+            watching = (*watching, live.last_labels)
         self._parts = (*parts, *map(ShaperPart, shapers), *watching)
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
@@ -113,6 +118,7 @@ class TrainerState:
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
+        self._live.last_labels.forget(partition)
         for states in self.shapers:
             states.forget(partition)
 
@@ -124,7 +130,7 @@ class TrainerState:
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
         # A checkpoint from before something was shaped, or watched, remembers nothing for it.
-        shaped = {SHAPING, RESERVOIR, DETECTORS, *(states.name for states in self.shapers)}
+        shaped = {SCALE, SHAPING, RESERVOIR, RECENT, DETECTORS, NO_CHANGE, *(states.name for states in self.shapers)}
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
@@ -148,11 +154,12 @@ class TrainerState:
         seen = {partition: count for partition, count in self._learner.witness.counts().items() if count}
         counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
         if seen != counted:
+            differing = sorted(p for p in seen.keys() | counted.keys() if seen.get(p, 0) != counted.get(p, 0))
+            both = [f"{p}: {seen.get(p, 0)} seen, {counted.get(p, 0)} counted" for p in differing[:5]]
             raise CorruptError(
                 "the model has seen other offsets than the ledger counts, so this state is neither saved nor used; "
                 "restart from the newest checkpoint, or if that is the damaged one, rewind to an earlier one, and "
-                "report this: "
-                f"{_compared(seen, counted)}"
+                f"report this: {'; '.join(both)}"
             )
 
 
@@ -160,8 +167,3 @@ def release(state: Mapping[str, PartState]) -> None:
     """Free the memory of the copies."""
     for part in state.values():
         part.release()
-
-
-def _compared(seen: Mapping[Partition, int], counted: Mapping[Partition, int]) -> str:
-    differing = sorted(p for p in seen.keys() | counted.keys() if seen.get(p, 0) != counted.get(p, 0))
-    return "; ".join(f"{p}: {seen.get(p, 0)} seen, {counted.get(p, 0)} counted" for p in differing[:5])

@@ -199,37 +199,34 @@ class Trainer(TrainerThread):
     def _obey(self, command: Command) -> None:
         """Carry out a command, and answer it even if it ends the training by an error."""
         try:
-            self._carry_out(command)
+            match command:
+                case Save():
+                    self._save(SaveReason.DEMAND, command)
+                case Rewind():
+                    self._rewind(command)
+                case Pause():
+                    self._paused = command.reason
+                    self._parts.release_guard()
+                    self._phases.enter(Phase.PAUSED, command.reason)
+                    announcements.paused(self._reports.report_event, command)
+                    command.answer.set_result(None)
+                case Resume():
+                    self._paused = None
+                    self._parts.release_guard()
+                    self._parts.hold.let_pass(assume_absent=command.assume_absent)
+                    self._phases.enter(Phase.IDLE)
+                    announcements.resumed(self._reports.report_event, command)
+                    command.answer.set_result(None)
+                case Profile():
+                    self._learning.profiling.begin(command)
+                case Stop():
+                    self._stopping.append(command)
+                case _:
+                    assert_never(command)
         except BaseException as error:
             if not command.answer.done():
                 command.answer.set_exception(error)
             raise
-
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case Save():
-                self._save(SaveReason.DEMAND, command)
-            case Rewind():
-                self._rewind(command)
-            case Pause():
-                self._paused = command.reason
-                self._parts.release_guard()
-                self._phases.enter(Phase.PAUSED, command.reason)
-                announcements.paused(self._reports.report_event, command)
-                command.answer.set_result(None)
-            case Resume():
-                self._paused = None
-                self._parts.release_guard()
-                self._parts.hold.let_pass()
-                self._phases.enter(Phase.IDLE)
-                announcements.resumed(self._reports.report_event, command)
-                command.answer.set_result(None)
-            case Profile():
-                self._learning.profiling.begin(command)
-            case Stop():
-                self._stopping.append(command)
-            case _:
-                assert_never(command)
 
     def _save(self, reason: SaveReason, command: Save | None = None) -> None:
         """Begin a save; where the state is not finite, go back and find the cause instead. Commands wait until then."""

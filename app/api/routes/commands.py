@@ -26,6 +26,7 @@ from millrace.app.monitoring.command_models import (
     ProfileAnswer,
     ProfileBody,
     RestoreBody,
+    ResumeBody,
     RewindBody,
     RewindPlanAnswer,
     SaveBody,
@@ -39,6 +40,7 @@ from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.snapshot import OVER, Snapshot
 from millrace.consumers.records import Partition
 from millrace.consumers.units import parse_duration
+from millrace.pipelines.gates.gate import HeldBy
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save
 from millrace.training.history.rewind import Present, RewindPlan
@@ -159,10 +161,20 @@ class CommandRoutes:
         operation = self._begin(Pause(reason=f"asked to by {_who(request)}"), request)
         return await self._obeyed(operation, seconds, response)
 
-    async def resume(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+    async def resume(
+        self, request: Request, response: Response, body: ResumeBody | None = None, wait: Wait = None
+    ) -> StateAnswer | OperationAnswer:
         """Go on learning."""
-        seconds = _seconds(wait, _SOON_S)
-        operation = self._begin(Resume(reason=f"asked to by {_who(request)}"), request)
+        seconds, assume_absent = _seconds(wait, _SOON_S), body is not None and body.assume_absent
+        held = self._observer.look().snapshot.held
+        if held is not None and held.by is HeldBy.LABELS and not assume_absent:
+            raise ProblemError(
+                409,
+                "Labels Silent",
+                f"The learning is paused, as {held.why}; it goes on by itself when one comes.",
+                fix="If there are truly none, `millrace resume --assume-absent` learns what waits without them.",
+            )
+        operation = self._begin(Resume(reason=f"asked to by {_who(request)}", assume_absent=assume_absent), request)
         return await self._obeyed(operation, seconds, response)
 
     async def profile(

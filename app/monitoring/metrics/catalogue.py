@@ -76,8 +76,13 @@ _RECORDS = (
     ),
     counter(
         "records_skipped",
-        "Records that were skipped by a command, or that `thinning`, `windows` or `balance` left out. Bad: it grows "
-        "without these.",
+        "Records that were skipped by a command, or that `golden`, `thinning`, `windows`, `labels` or `balance` left "
+        "out, or that had no label (`unlabelled`). Bad: it grows without these.",
+    ),
+    counter(
+        "records_filtered",
+        "Records that do not match `records.where`. Bad: it grows while millrace_records_learnt_total stands still, "
+        "though records that match come.",
     ),
     counter(
         "records_truncated",
@@ -106,8 +111,8 @@ _RECORDS = (
     ),
     gauge(
         "history_offsets",
-        "The outcome of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
-        "back. Bad: lost is not 0.",
+        "The outcome of all offsets since checkpoint number 0 (learnt, set_aside, skipped, filtered, empty, lost); a "
+        "rewind goes back. Bad: lost is not 0.",
         "outcome",
     ),
     gauge(

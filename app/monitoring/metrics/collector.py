@@ -113,7 +113,10 @@ def of_the_trainer(observation: Observation) -> Iterator[Reading]:
 
 
 def of_the_records(observation: Observation) -> Iterator[Reading]:
-    """Yield the counters of records; by the law, fetched = learnt + set aside + skipped + held + discarded."""
+    """Yield the counters of records.
+
+    By the law, fetched = learnt + set aside + skipped + filtered + held + discarded.
+    """
     snapshot = observation.snapshot
     flow, tally = process_flow_of(snapshot), snapshot.ledger.tally
     yield Reading("records_fetched_total", flow.fetched)
@@ -121,6 +124,7 @@ def of_the_records(observation: Observation) -> Iterator[Reading]:
     for reason in Reason:
         yield Reading("records_set_aside_total", tally.set_aside.get(reason, 0), (reason.value,))
     yield Reading("records_skipped_total", sum(tally.skipped.values()))
+    yield Reading("records_filtered_total", tally.filtered)
     cut = [name for name, field in snapshot.settings.records.features.items() if field.varies]
     yield from by_label("records_truncated_total", {name: tally.truncated.get(name, 0) for name in cut})
     yield Reading("records_held", flow.held)
@@ -137,6 +141,7 @@ def of_the_records(observation: Observation) -> Iterator[Reading]:
         "learnt": counts.learnt,
         "set_aside": sum(counts.set_aside.values()),
         "skipped": sum(counts.skipped.values()),
+        "filtered": counts.filtered,
         "empty": counts.gaps,
         "lost": counts.lost,
     }

@@ -26,8 +26,9 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 - **What is not known yet is absent**: no series stands for a value that is not known.
 - **Counters** count in this process and never go back within it, whatever is rewound. What can go back is a gauge.
 - **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
-  `millrace_records_skipped_total` + `millrace_records_held` + `millrace_records_discarded_total`, in every answer; and
-  over the whole history `millrace_history_settled_offsets` = the sum of `millrace_history_offsets`.
+  `millrace_records_skipped_total` + `millrace_records_filtered_total` + `millrace_records_held` +
+  `millrace_records_discarded_total`, in every answer; and over the whole history `millrace_history_settled_offsets` =
+  the sum of `millrace_history_offsets`.
 - **`millrace serve`** is a process of its own, whose `/metrics` has those of
   [the last section](#the-server-of-predictions) and no others.
 """

@@ -46,6 +46,7 @@ function outcomesOf(records) {
     { count: records.learnt, label: "learnt" },
     { ...summed(records.set_aside, words.plain), label: "set aside" },
     { ...summed(records.skipped, (command) => `by ${command}`), label: "skipped" },
+    { count: records.filtered ?? 0, label: "filtered", rare: true },
     { count: records.gaps, label: "without a record", rare: true },
     { count: records.lost, label: "lost to retention", rare: true },
   ];

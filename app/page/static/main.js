@@ -126,6 +126,8 @@ function nameSeries(status) {
   say(document.querySelector('[data-name="metric"]'), scored ? `${name}${when}` : "no record scored yet");
   say(document.querySelector('[data-name="baseline"]'), guess());
   const loss = shown() === "loss" || !status.live ? null : scoreOf(status.live, "loss");
+  const again = status.live?.no_change[shown()];
+  say(document.querySelector('[data-name="no-change"]'), again == null ? "" : `no change ${words.metric(again)}`);
   say(document.querySelector('[data-name="loss"]'), loss === null ? "" : `loss ${words.metric(loss)}`);
   const records = status.stream.lag_records;
   say(document.querySelector('[data-name="lag"]'), records == null ? "behind the topic" : `${words.count(records)} records`);

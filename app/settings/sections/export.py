@@ -38,9 +38,9 @@ class ExportSettings(Section):
     )
     only_if: tuple[OnlyIf, ...] = Field(
         (),
-        description="The conditions for that, which must all hold: of a live metric of the model, of the number of "
-        "records that it has learnt (records), or of the age of records when they are learnt (staleness, "
-        "p99 of the last minute). `millrace export` does not check them.",
+        description="The conditions for that, which must all hold: of a live metric of the model, of one on the golden "
+        "set (golden.auc), of the number of records that it has learnt (records), or of the age of records when they "
+        "are learnt (staleness, p99 of the last minute). `millrace export` does not check them.",
         examples=[["auc >= 0.30", "staleness < 5m", "records > 100_000"]],
     )
     announce: str | None = Field(

@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import PydanticKnownError
 
-from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
-from millrace.app.settings.record_roles import EventTimeSettings, WeightSettings
+from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings, Source
+from millrace.app.settings.record_roles import EventTimeSettings, KeySettings, WeightSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
@@ -20,8 +20,11 @@ from millrace.pipelines.formats.avro import AvroSettings
 from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.protobuf import ProtobufSettings
 from millrace.pipelines.formats.shared.paths import distinct_fields
+from millrace.pipelines.formats.shared.protocol import TopicDecoder
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.schema import DTYPES, RAGGED, Schema
+from millrace.pipelines.where.conditions import Place, WhereCondition
+from millrace.pipelines.where.selection import check, selecting
 from millrace.training.model.setup.model_code import model_sha256
 from millrace.training.model.setup.model_file import load_class
 
@@ -69,6 +72,29 @@ Labels = Annotated[
 ]
 
 
+class TopicRecordsSettings(Section):
+    """What the records of one topic hold otherwise than those of the others."""
+
+    format: FormatName | None = Field(None, description="The format of the topic's records. Null: as records.format.")
+    registry: bool = Field(
+        default=True,
+        description="Whether the topic's records begin with the number of a schema in records.registry, if there is "
+        "one. false: they are values alone.",
+    )
+    avro: AvroSettings = Field(AvroSettings(), description="The schema that reads the topic's Avro records.")
+    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="The message that its Protobuf records hold.")
+    csv: CsvSettings = Field(CsvSettings(), description="How the columns of its CSV records are read.")
+    fields: dict[str, Source] = Field(
+        {},
+        description="The places of fields that lie elsewhere in the topic's records, by the model's names for them; "
+        "weight, event_time and key stand for these.",
+        examples=[{"price": "amount.value"}],
+    )
+    where: dict[Place, WhereCondition] | None = Field(
+        None, description="Which of the topic's records are learnt from. Null: as records.where."
+    )
+
+
 class RecordsSettings(Section):
     """What a record holds."""
 
@@ -108,6 +134,25 @@ class RecordsSettings(Section):
     event_time: EventTimeSettings | None = Field(
         None, description="The field that holds the event time. Null: Kafka's timestamp is the event time."
     )
+    key: KeySettings | None = Field(
+        None,
+        description="The field by which labels that come later are found; labels.join says it, so leave it out.",
+        json_schema_extra={"default": "by labels.join"},
+    )
+    where: dict[Place, WhereCondition] = Field(
+        {},
+        description="Which records are learnt from, by what a field of the record holds; the others are filtered, and "
+        "never decoded further. All conditions must match. A place is a name or a path as in features, $key, "
+        "$header.NAME, or $schema: the name of the schema in the registry, or of the Protobuf message, in full or "
+        "its last parts. {}: all records are learnt from.",
+        examples=[{"type": ["impression", "view"], "amount": {"min": 1}, "$header.source": {"not": "test"}}],
+    )
+    by_topic: dict[str, TopicRecordsSettings] = Field(
+        {},
+        description="Topics of kafka.topics whose records hold the same for the model, and are otherwise written: in "
+        "another format, or with the fields in other places.",
+        examples=[{"purchases": {"format": "csv", "fields": {"price": "amount"}}}],
+    )
     dead_letters: DeadLetterSettings = Field(
         DeadLetterSettings(), description="The destination of records that cannot be learnt."
     )
@@ -122,6 +167,20 @@ class RecordsSettings(Section):
                     f"{first.name!r} and {field.name!r} read the record's field {field.source!r} differently; give "
                     "both the same dtype, shape, missing, min, max and one_of"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _topics_fit(self) -> Self:
+        for topic in self.by_topic:
+            try:
+                records_of(self, topic)
+            except ValidationError as error:
+                found = error.errors()[0]
+                place = ".".join(map(str, found["loc"]))
+                text = str(found["msg"]).removeprefix("Value error, ")
+                raise SettingError("by_topic", f"{topic}: {f'{place}: ' if place else ''}{text}") from None
+            except ValueError as error:
+                raise SettingError("by_topic", f"{topic}: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -151,6 +210,10 @@ class RecordsSettings(Section):
             *most, last = [other.name for other in every_format() if other.registry_kind is not None]
             text = f"this is about format: {', '.join(most)} or {last}, and the format is {self.format}; leave it out"
             raise SettingError("registry", text)
+        try:
+            check(self.where, form, fields, own_settings(self), registered=self.registry is not None)
+        except ConfigError as error:
+            raise SettingError("where", str(error).partition(": ")[2]) from error
         if form is None:
             return self
         if (complaint := form.whole_complaint(fields.fields)) is not None:
@@ -163,6 +226,49 @@ class RecordsSettings(Section):
         return self
 
 
+def records_of(records: RecordsSettings, topic: str) -> RecordsSettings:
+    """Return what the records of a topic hold; ValueError, or pydantic's error, where that does not fit together."""
+    given = records.by_topic.get(topic)
+    if given is None:
+        return records.model_copy(update={"by_topic": {}}) if records.by_topic else records
+    places = dict(given.fields)
+    roles = {role: getattr(records, role) for role in ("weight", "event_time", "key")}
+    changed: dict[str, Any] = {
+        "features": _elsewhere(records.features, places),
+        "label": records.label,
+        **{
+            role: of.model_copy(update={"field": places.pop(role)}) if of is not None and role in places else of
+            for role, of in roles.items()
+        },
+        "where": records.where if given.where is None else given.where,
+        "format": given.format or records.format,
+        "registry": records.registry if given.registry else None,
+    }
+    if isinstance(records.label, OneLabelSettings):
+        name = records.label.field
+        changed["label"] = records.label.model_copy(update={"field": places.pop(name, name)})
+    elif records.label is not None:
+        changed["label"] = _elsewhere(records.label, places)
+    if unknown := sorted(places.keys() - records.features.keys() - _label_names(records)):
+        raise ValueError(f"fields: nothing of the model is called {unknown[0]!r}")
+    own = {name: getattr(given, name) for name in ("avro", "protobuf", "csv")}
+    if given.format is None:
+        own = {name: one if name in given.model_fields_set else getattr(records, name) for name, one in own.items()}
+    return RecordsSettings(**changed, **own)
+
+
+def _label_names(records: RecordsSettings) -> set[str]:
+    """Return the names of the labels."""
+    return set() if records.label is None or isinstance(records.label, OneLabelSettings) else {*records.label}
+
+
+def _elsewhere(fields: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: field.model_copy(update={"field": places[name]}) if name in places else field
+        for name, field in fields.items()
+    }
+
+
 def to_schema(records: RecordsSettings) -> Schema:
     """Return the schema that the settings describe."""
     weight, event_time = records.weight, records.event_time
@@ -171,6 +277,7 @@ def to_schema(records: RecordsSettings) -> Schema:
         labels=_label_fields(records.label),
         weight=None if weight is None else weight.to_field(),
         event_time=None if event_time is None else event_time.to_field(),
+        key=None if records.key is None else records.key.to_field(),
     )
 
 
@@ -215,7 +322,16 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     `wait_s`: how long it waits for a schema of the registry before it raises NotYetError.
     """
     schemas = None if records.registry is None else to_registry(records.registry, wait_s)
-    return make_decoder(to_format(records), to_schema(records), own_settings(records), schemas)
+
+    def decoder(of: RecordsSettings) -> Decoder:
+        form, own, known = to_format(of), own_settings(of), None if of.registry is None else schemas
+        return selecting(make_decoder(form, to_schema(of), own, known), of.where, form, own, known)
+
+    if not records.by_topic:
+        return decoder(records)
+    # The fields of a topic lie in places of their own, and the model's names for them are the same.
+    usual = decoder(records.model_copy(update={"by_topic": {}}))
+    return TopicDecoder(usual, {topic: decoder(records_of(records, topic)) for topic in records.by_topic})
 
 
 def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None) -> Decoder:
@@ -225,7 +341,7 @@ def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None)
     those of the registry.
     """
     form, whole = to_format(records), to_schema(records)
-    features = replace(whole, labels=(), weight=None, event_time=None)
+    features = replace(whole, labels=(), weight=None, event_time=None, key=None)
     return make_decoder(form, features, form.narrowed(own_settings(records), whole, features), schemas)
 
 

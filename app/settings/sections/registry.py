@@ -58,7 +58,7 @@ class RegistrySettings(Section):
     cache: ConfigPath | None = Field(
         None,
         description="Folder that keeps schemas, so that a restart needs no registry for those that it knows. Null: "
-        "the folder schemas beside the checkpoints, `<checkpoints.path>/<name>/schemas`.",
+        "the folder schemas beside the checkpoints, `<checkpoints.path>/<name>/schemas`, or schemas-of-labels there.",
         examples=["./schemas"],
     )
     on_incompatible: Literal["pause", "set_aside"] = Field(
@@ -118,16 +118,19 @@ def cache_of(registry: RegistrySettings) -> Path | None:
 
 
 def derived_cache(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the folder that keeps schemas where the settings leave it to be derived."""
-    records, checkpoints, name = values.get("records"), values.get("checkpoints"), values.get("name")
+    """Fill in the folders that keep schemas where the settings leave them to be derived."""
+    checkpoints, name = values.get("checkpoints"), values.get("name")
     path = checkpoints.get("path") if isinstance(checkpoints, dict) else None
-    registry = records.get("registry") if isinstance(records, dict) else None
-    if not isinstance(records, dict) or not isinstance(registry, dict) or registry.get("cache") is not None:
-        return values
     if not path or not isinstance(path, str) or not isinstance(name, str):
         return values
-    cache = f"{path}/{name}/schemas"
-    return {**values, "records": {**records, "registry": {**registry, "cache": cache}}}
+    # One each, as a number says another schema in another registry.
+    for section, folder in (("records", "schemas"), ("labels", "schemas-of-labels")):
+        readers = values.get(section)
+        registry = readers.get("registry") if isinstance(readers, dict) else None
+        if isinstance(readers, dict) and isinstance(registry, dict) and registry.get("cache") is None:
+            kept = {**registry, "cache": f"{path}/{name}/{folder}"}
+            values = {**values, section: {**readers, "registry": kept}}
+    return values
 
 
 def _authorization(registry: RegistrySettings) -> str | None:

@@ -71,6 +71,16 @@ class TrainingSettings(Section):
         "record, and the computing grows with them. A record is scored before the first pass and counts "
         "once.",
     )
+    memory: Count | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="The passes after the first draw their rows from the last records that were learnt, this many, "
+        "instead of repeating the batch. For the same computing a change is learnt better, and many passes do not wear "
+        "the model out. The rows are in each checkpoint. Needs passes of 2 or more and one worker. Null: the batch is "
+        "repeated.",
+        examples=[300],
+    )
     batches_per_call: Count = Field(
         16,
         ge=1,
@@ -90,6 +100,13 @@ class TrainingSettings(Section):
         "and absent rows of weight 0 fill the batch up. wait: they wait for more records, however long "
         "that takes; at the end of a run up to batch_size - 1 records are left for the next one. A model "
         "with BatchNormalization needs wait.",
+    )
+    rows: Literal["apart", "together"] = Field(
+        "apart",
+        description="Whether the loss may compare the rows of a batch with each other. apart: each row counts by "
+        "itself, and the start proves that a record weighs the same everywhere. together: an in-batch softmax, a "
+        "listwise or a pairwise loss is learnt, on whole batches alone; a batch of which one record raises or gives no "
+        "finite update is set aside whole. together needs partial_batches: wait, replicas: 1 and one worker.",
     )
     shuffle: Count = Field(
         0, ge=0, description="How many rows are shuffled with each other; 0 keeps the order of arrival."
@@ -115,10 +132,10 @@ class TrainingSettings(Section):
     )
     detectors: tuple[DetectorName, ...] = Field(
         (),
-        description="Classes of yours that watch the scores of each call and mark where they change, FILE:CLASS, the "
-        "file relative to this one. A mark is an event and a line through the page's charts; what is learnt stays the "
-        "same. One worker only.",
-        examples=[["./page_hinkley.py:PageHinkley"]],
+        description="What watches the scores of each call and marks where they change: drift, which marks where the "
+        "loss rises by more than chance, and classes of yours, FILE:CLASS, the file relative to this one. A mark is an "
+        "event and a line through the page's charts; what is learnt stays the same. One worker only.",
+        examples=[["drift"]],
     )
     on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
         "build",
@@ -168,6 +185,39 @@ class TrainingSettings(Section):
             needs.append(f"training.replicas: 1, not {self.replicas}")
         if needs:
             raise SettingError("deterministic", f"this needs {'; and '.join(needs)}")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_together(self) -> Self:
+        needs = []
+        if self.partial_batches != "wait":
+            needs.append("training.partial_batches: wait, or rows are compared with absent ones")
+        if self.replicas != 1:
+            needs.append(f"training.replicas: 1, not {self.replicas}, or each sees a part of the batch")
+        if self.rows == "together" and needs:
+            raise SettingError("rows", f"together needs {'; and '.join(needs)}")
+        return self
+
+    @model_validator(mode="after")
+    def _memory_is_drawn_from(self) -> Self:
+        if self.memory is None:
+            return self
+        if self.passes == 1:
+            raise SettingError(
+                "memory", "the passes after the first draw from it, and there is one; set training.passes: 8"
+            )
+        if self.memory < self.batch_size:
+            raise SettingError(
+                "memory",
+                f"{self.memory} records are fewer than one batch of {self.batch_size}; set training.batch_size: 32, or "
+                "a larger memory",
+            )
+        if self.rows == "together":
+            raise SettingError(
+                "memory",
+                "training.rows: together compares the rows of a batch, and memory would draw others, some of them "
+                "twice; leave memory out",
+            )
         return self
 
     @model_validator(mode="after")

@@ -127,18 +127,15 @@ class Demo:
             # Take in and show what the trainer says; one that does not answer now may do so later.
             status = self.trainer.status()
             if status is not None:
-                self._take_in(status)
+                findings = self.findings
+                sample = findings.history.see(status)
+                self.freezer.look(findings.history, sample.at_s)
+                number = status.get("checkpoint", {}).get("number")
+                if number is not None and (findings.newest is None or findings.newest.checkpoint != number):
+                    findings.newest = findings.witnesses.of(number) or findings.newest
+                page = self.trainer.page
+                self.screen.show(View(pid=os.getpid(), page=page, status=status, now=sample, testimony=findings.newest))
             time.sleep(_LOOK_EVERY_S)
-
-    def _take_in(self, status: Mapping[str, Any]) -> None:
-        findings = self.findings
-        sample = findings.history.see(status)
-        self.freezer.look(findings.history, sample.at_s)
-        number = status.get("checkpoint", {}).get("number")
-        if number is not None and (findings.newest is None or findings.newest.checkpoint != number):
-            findings.newest = findings.witnesses.of(number) or findings.newest
-        page = self.trainer.page
-        self.screen.show(View(pid=os.getpid(), page=page, status=status, now=sample, testimony=findings.newest))
 
 
 def run(options: DemoOptions, screen: Screen) -> Mapping[str, Any]:

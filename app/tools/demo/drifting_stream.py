@@ -122,7 +122,12 @@ def _chunk(partition: int, number: int) -> tuple[bytes, ...]:
     offsets = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
     item, hour = random.integers(0, len(ITEMS), _CHUNK), random.integers(0, 24, _CHUNK)
     price, discount = random.normal(0.0, 1.0, _CHUNK), random.uniform(0.0, 0.5, _CHUNK)
-    odds = _DECISIVE * _liking(offsets, partition, _facts(item, price, discount, hour))
+    # The inputs of a rule: uncorrelated columns with mean square 1, so that orthogonal rules are unrelated.
+    items = np.eye(len(ITEMS))[item] * np.sqrt(len(ITEMS))
+    angle = hour * np.pi / 12
+    others = price, (discount - 0.25) * np.sqrt(48), np.sqrt(2) * np.sin(angle), np.sqrt(2) * np.cos(angle)
+    facts = np.column_stack([items, *others])
+    odds = _DECISIVE * _liking(offsets, partition, facts)
     bought = random.random(_CHUNK) < 1 / (1 + np.exp(-odds))
     rows = zip(
         item.tolist(),
@@ -139,14 +144,6 @@ def _chunk(partition: int, number: int) -> tuple[bytes, ...]:
 def _render(item: int, price: float, discount: float, hour: int, bought: int, bad: bool) -> bytes:
     text = json.dumps({"item": ITEMS[item], "price": price, "discount": discount, "hour": hour, "bought": bought})
     return (text[: len(text) // 2] if bad else text).encode()
-
-
-def _facts(item: Int64s, price: Floats, discount: Floats, hour: Int64s) -> Floats:
-    """Return the inputs of a rule: uncorrelated columns with mean square 1, so that orthogonal rules are unrelated."""
-    items = np.eye(len(ITEMS))[item] * np.sqrt(len(ITEMS))
-    angle = hour * np.pi / 12
-    others = price, (discount - 0.25) * np.sqrt(48), np.sqrt(2) * np.sin(angle), np.sqrt(2) * np.cos(angle)
-    return np.column_stack([items, *others])
 
 
 def _liking(offsets: Int64s, partition: int, facts: Floats) -> Floats:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.tools.demo import drifting_stream
@@ -50,27 +49,23 @@ def main() -> None:
         while (request := requests.get()) is not None:
             copy.take(Path(request.file))
             follower.seek(request.offset)
-            _judge(request, copy, follower, requests)
+            # Follow the stream with one copy until the next request comes.
+            seconds = _Seconds(request.drift)
+            while requests.empty():
+                rows = {}
+                for offset, value in follower.read(_WAIT_S):
+                    with suppress(ValueError):  # a record that is cut short
+                        rows[offset] = json.loads(value)
+                if rows:
+                    for score in seconds.add(list(rows), copy.hits(list(rows.values()))):
+                        sys.stdout.write(json.dumps(score) + "\n")
+                    sys.stdout.flush()
 
 
 def _listen(requests: "SimpleQueue[JudgeRequest | None]") -> None:
     for line in sys.stdin:
         requests.put(JudgeRequest(**json.loads(line)))
     requests.put(None)
-
-
-def _judge(request: JudgeRequest, copy: Any, follower: Any, requests: "SimpleQueue[JudgeRequest | None]") -> None:
-    """Follow the stream with one copy until the next request comes."""
-    seconds = _Seconds(request.drift)
-    while requests.empty():
-        rows = {}
-        for offset, value in follower.read(_WAIT_S):
-            with suppress(ValueError):  # a record that is cut short
-                rows[offset] = json.loads(value)
-        if rows:
-            for score in seconds.add(list(rows), copy.hits(list(rows.values()))):
-                sys.stdout.write(json.dumps(score) + "\n")
-            sys.stdout.flush()
 
 
 class _Seconds:

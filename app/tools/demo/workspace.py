@@ -29,7 +29,7 @@ records:
   label: {{bought: float32}}
   dead_letters: {{topic: {dead_letters}}}
 model: {{build: ./model.py:build_model}}
-training: {{batch_size: 128, passes: 4, max_wait: 100ms, live_metrics: {{window: {window}s}}}}
+training: {{batch_size: 128, passes: 4, max_wait: 100ms, live_metrics: {{window: {window}s}}, detectors: [drift]}}
 checkpoints: {{path: ./checkpoints, every: 5s, keep: {{last: 30}}}}
 api: {{listen: {api}}}
 stop: {{grace: 10s}}

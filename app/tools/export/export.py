@@ -226,7 +226,7 @@ def _draft(
         checkpoint=source,
         positions=_by_topic(manifest),
         records=sum(ledger.learnt().values()),
-        metrics=manifest.metrics,
+        metrics=manifest.scores,
         inputs=module.inputs(),
         outputs=module.outputs(),
         classes=module.classes(),

@@ -14,6 +14,8 @@ from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
 from millrace.pipelines.shaping import OTHER_COLUMNS
+from millrace.pipelines.shaping.appearing import NAME as CLASSES
+from millrace.pipelines.shaping.appearing import with_classes
 from millrace.pipelines.stream.record_sample import RecordSample
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
@@ -21,6 +23,8 @@ from millrace.training.checkpoints.part_files import VerifiedCheckpoint
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.errors import MissingCheckpointError, ModelError
 from millrace.training.model.call.class_balance import NAME as SHAPING
+from millrace.training.model.call.running_scale import NAME as SCALE
+from millrace.training.model.call.running_scale import with_constants
 from millrace.training.model.export.export_reference import correction_of, expected_answers
 from millrace.training.model.export.served_module import ServedModel, require_servable
 from millrace.training.model.probes import Probe, ProbeRows
@@ -57,19 +61,21 @@ def checkpoint_to_export(settings: Settings, number: int | None) -> VerifiedChec
                 f"`{suggested_command('export', str(newest.number))}`"
             )
         number = newest.number
-    return store.load_verified(number, keep=(PART, SHAPING, LEDGER))
+    return store.load_verified(number, keep=(PART, SHAPING, SCALE, LEDGER, CLASSES))
 
 
 def served_model(settings: Settings, checkpoint: VerifiedCheckpoint) -> ServedModel:
     """Return the user's model with the weights of a checkpoint; ModelError where its code is no longer the same."""
-    schema = settings.row_schema
+    appeared = checkpoint.parts.get(CLASSES)
+    schema = with_classes(settings.block_schema, {} if appeared is None else appeared.facts)
     require_servable(schema)
     _require_same_code(settings, checkpoint.manifest)
     functions = model_code.load(model_file(settings))
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     model = model_with_weights(functions, schema, checkpoint.parts[PART], (kept,))
     corrected = correction_of(model, settings.balance.for_rows(settings.row_schema), checkpoint.parts.get(SHAPING))
-    return ServedModel(model=model, schema=schema, preprocess=functions.preprocess, corrected=corrected)
+    preprocess = with_constants(functions.preprocess, schema, checkpoint.parts.get(SCALE))
+    return ServedModel(model=model, schema=schema, preprocess=preprocess, corrected=corrected)
 
 
 def records_to_prove(settings: Settings, manifest: Manifest, served: ServedModel) -> ProvenOn:

@@ -75,6 +75,7 @@ def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
         found = FoundWeights(what=what, sha256=origin.sha256, arrays=origin.part(PART).arrays)
         table = match(learner.model, found)
         take_over(learner.model, table)  # (3)
+        learner.scale.restore(origin.part(learner.scale.name))  # the weights are for inputs of that scale
         recorded = origin.part(HYPERPARAMETERS).facts
         classes = {name.removesuffix(_CLASS): value for name, value in recorded.items() if name.endswith(_CLASS)}
         slots = keep_slots(learner.model, origin.part("optimizer").arrays, classes)

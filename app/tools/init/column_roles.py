@@ -15,7 +15,9 @@ from millrace.pipelines.formats.draft import Row
 
 _NAMED_AS_LABEL = re.compile(r"y|label|target|class|outcome|clicked|converted|churned", re.IGNORECASE)
 _LIKE_A_LABEL = re.compile(rf"{_NAMED_AS_LABEL.pattern}|is_.*|has_.*", re.IGNORECASE)
-_MOST_CLASSES = 20
+_MOST_CLASSES, _SURELY_CLASSES = 64, 20
+"""The most classes. Of more than the lower limit nearly all whole numbers from 0 on must have come."""
+_NEARLY_ALL = 0.9
 _WEIGHS = (ColumnKind.NUMBER, ColumnKind.CATEGORY)
 
 
@@ -130,7 +132,9 @@ def _task(column: ColumnLook) -> Task | None:
     if column.kind is ColumnKind.TEXT:
         return Task.NAMED_CLASSES if 2 <= len(distinct) <= _MOST_CLASSES else None
     if column.kind is ColumnKind.CATEGORY and distinct and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
-        return Task.CLASSES
+        full = distinct[0] == 0 and len(distinct) >= _NEARLY_ALL * (distinct[-1] + 1)
+        if full or distinct[-1] < _SURELY_CLASSES:
+            return Task.CLASSES
     return Task.NUMBER if column.kind in {ColumnKind.NUMBER, ColumnKind.CATEGORY} else None
 
 

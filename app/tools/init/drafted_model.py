@@ -1,17 +1,21 @@
 """The drafted model file: plain Keras that learns these fields, to be changed. Pure.
 
-Numbers are scaled by median and spread of the first records, and bent by arcsinh, so that neither outliers nor drift
-leave the range of what the model can tell apart. Texts are hashed and embedded, so that no record can name a row that
-an embedding lacks; of a free text its words are. A whole number of few values is both, as nothing tells whether their
-order means anything. The last layer is given the inputs beside the hidden layers: what is linear is learnt soon, from
-few records of a class, too. Of a list that varies the elements are averaged,
-without what fills it up. An image goes through small convolutions; their outputs are normalized image by image, since
-otherwise Adam's first steps may leave all of them negative, and dead behind a relu. The label decides loss and metrics:
-a number has Huber's loss, as outliers in the target would outweigh all other records in a squared one.
+Each number is given twice. It is scaled by median and spread of the first records, and bent by arcsinh, so that neither
+outliers nor drift leave the range of what the model can tell apart. And it is cut into steps between quantiles: each
+step grows from -1 to 1 while the number passes it, so that the model finds a threshold as soon as a tree does. A whole
+number of few values is a number too, with an input more for each value, as nothing tells whether their order means
+anything; these inputs are 0 or 2, so that they are learnt sooner. Texts and whole numbers that are named as identities
+are hashed and embedded, so that no record can name a row that an embedding lacks; of a free text its words are. The
+last layer is given the inputs beside the hidden layers: what is linear is learnt soon, from few records of a class,
+too. Of a list that varies the elements are averaged, without what fills it up. An image goes through small
+convolutions; their outputs are normalized image by image, since otherwise Adam's first steps may leave all of them
+negative, and dead behind a relu. The label decides loss and metrics: a number has Huber's loss, as outliers in the
+target would outweigh all other records in a squared one.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from millrace.app.tools.init.column_roles import LENGTH, Roles, Sequences, Task
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
@@ -23,6 +27,7 @@ from millrace.app.tools.init.drafted_config import (
     length_names,
     rounded,
     rounded_centre,
+    rounded_quantiles,
 )
 
 _TABLES = {
@@ -38,9 +43,9 @@ _TABLES = {
 }
 """The table of the drafted file that lists the fields of a kind."""
 _HEADINGS = {
-    "NUMBERS": "Median and spread of each number in the first records, shape and dtype; no stream has a first pass.",
+    "NUMBERS": "Median, spread and quantiles in the first records, as no stream has a first pass; shape and dtype.",
+    "WHOLE_NUMBERS": "Those of few values, each of which is an input more, as their order may mean nothing.",
     "FLAGS": "Those that are true or false, with their dtype.",
-    "WHOLE_NUMBERS": "Those of few values, learnt as numbers and as categories: median and spread, and buckets.",
     "CATEGORIES": "Texts and identities: dtype, and buckets to hash them to, more than there are values.",
     "KEYS": "The key of the sequences, given once for each.",
     "NUMBER_LISTS": "Of varying length: median and spread, then the bound, and the input that has the length.",
@@ -59,23 +64,23 @@ _INPUTS = {
         parts.append(keras.layers.Flatten()(keras.layers.AveragePooling2D(2, padding="same")(pixels)))
 """,
     "NUMBERS": """\
-    for name, (median, spread, shape, dtype) in NUMBERS.items():
+    numbers, scales = [], []
+    for name, (median, spread, quantiles, shape, dtype) in NUMBERS.items():
         inputs[name] = keras.Input(shape, name=name, dtype=dtype)
-        scaled = keras.ops.arcsinh(keras.ops.cast((inputs[name] - median) / spread, "float32"))
-        parts.append(keras.layers.Flatten()(scaled))
+        number = keras.ops.cast(inputs[name], "float32")
+        numbers.append(keras.ops.reshape(number, (-1, math.prod(shape))))
+        scales += [(median, spread, quantiles)] * math.prod(shape)
+    parts += given_twice(numbers, scales)
+""",
+    "WHOLE_NUMBERS": """\
+    for name, values in WHOLE_NUMBERS.items():
+        one = keras.ops.equal(inputs[name][..., None], np.array(values))
+        parts.append(2 * keras.ops.cast(one, "float32"))
 """,
     "FLAGS": """\
     for name, dtype in FLAGS.items():
         inputs[name] = keras.Input((), name=name, dtype=dtype)
         parts.append(keras.layers.Reshape((1,))(keras.ops.cast(inputs[name], "float32")))
-""",
-    "WHOLE_NUMBERS": """\
-    for name, (median, spread, buckets) in WHOLE_NUMBERS.items():
-        inputs[name] = keras.Input((), name=name, dtype="int64")
-        scaled = keras.ops.arcsinh((keras.ops.cast(inputs[name], "float32") - median) / spread)
-        parts.append(keras.layers.Reshape((1,))(scaled))
-        bucket = keras.layers.Hashing(buckets)(inputs[name])
-        parts.append(keras.layers.Embedding(buckets, 8)(bucket))
 """,
     "CATEGORIES": """\
     for name, (dtype, buckets) in CATEGORIES.items():  # any value finds a bucket
@@ -110,7 +115,8 @@ _INPUTS = {
 _AS_STEPS = {
     "keras.Input(shape,": "keras.Input((length, *shape),",
     "keras.Input((),": "keras.Input((length,),",
-    "Flatten()(scaled)": "Reshape((length, -1))(scaled)",
+    "(-1, math.prod(shape))": "(-1, length, math.prod(shape))",
+    "parts += given_twice": "steps += given_twice",
     "Reshape((1,))": "Reshape((length, 1))",
     "parts.append": "steps.append",
 }
@@ -131,6 +137,25 @@ def averaged(elements, length):
     mean = keras.ops.sum(elements * there, axis=1) / keras.ops.maximum(count, 1)  # of no element: zeros
     return [mean, count / bound]
 '''
+_GIVEN_TWICE = '''
+
+def given_twice(numbers, scales):
+    """Scale numbers, and cut them into steps between quantiles: each grows from -1 to 1 while a number passes it."""
+    medians, spreads = (np.array([scale[part] for scale in scales], "float32") for part in (0, 1))
+    scaled = keras.ops.cast((keras.ops.concatenate(numbers, -1) - medians) / spreads, "float32")
+    steps = [
+        (place, (lower - median) / spread, (upper - lower) / spread)
+        for place, (median, spread, quantiles) in enumerate(scales)
+        for lower, upper in itertools.pairwise(quantiles)
+    ]
+    if not steps:
+        return [keras.ops.arcsinh(scaled)]
+    places, lower, width = (np.array(each) for each in zip(*steps))
+    passed = (keras.ops.take(scaled, places, axis=-1) - lower.astype("float32")) / width.astype("float32")
+    return [keras.ops.arcsinh(scaled), 2 * keras.ops.clip(passed, 0, 1) - 1]
+'''
+_MOST_PARAMETERS, _SHARE = 90_000, 0.4
+"""The most of the dense layers, if numbers are whole; and the share of their inputs for steps, and that for values."""
 _PREPROCESS = '''
 
 def preprocess(features, label, weight):
@@ -165,13 +190,15 @@ THRESHOLDS = [1 / (1 + math.exp(-step / 10)) for step in range(-99, 100)]
 def model_text(topic: str, roles: Roles, sequences: Sequences | None = None) -> str:
     """Return the whole file."""
     recurrent = sequences if sequences is not None and sequences.whole else None
-    tables = _tables(roles.features, recurrent)
+    tables = _tables(roles, recurrent)
     listed = "".join(f"# {_HEADINGS[table]}\n{table} = {{\n{rows}}}\n" for table, rows in tables.items())
     words = "words: int = 10_000, " if "FREE_TEXTS" in tables else ""
     length = "" if recurrent is None else f"length: int = {LENGTH}, "
     head, compiled = _HEADS[roles.task]
     classes, scale, prepared = "", "", ""
     after = "" if {"NUMBER_LISTS", "TEXT_LISTS", "FREE_TEXTS"}.isdisjoint(tables) else _AVERAGED
+    if "NUMBERS" in tables:
+        after += _GIVEN_TWICE
     if "FREE_TEXTS" in tables:
         prepared += _WORDS_OF_TEXTS
     if roles.task is Task.BINARY:
@@ -186,10 +213,13 @@ def model_text(topic: str, roles: Roles, sequences: Sequences | None = None) -> 
         comment = "the label's spread and median in the first records"
         scale = f"prediction = prediction * {spread} + {centre}  # {comment}\n    "
     imports = "import tensorflow as tf\n" if prepared else ""
-    standard = "import math\n\n" if roles.task is Task.BINARY else ""
+    standard = "import itertools\n" * ("NUMBERS" in tables)
+    standard += "import math\n" * ("NUMBERS" in tables or roles.task is Task.BINARY)
+    standard += "\n" * bool(standard)
+    array = "import numpy as np\n" * ("NUMBERS" in tables)
     if prepared:
         after += f"{_PREPROCESS}{prepared}    return features, label, weight\n"
-    return f'''\
+    text = f'''\
 """Learns {json.dumps(roles.label.source)} from the records of {topic}.
 
 Drafted by `millrace init`, and yours from here on: plain Keras, nothing of millrace is imported.
@@ -197,7 +227,7 @@ Drafted by `millrace init`, and yours from here on: plain Keras, nothing of mill
 """
 
 {standard}import keras
-{imports}
+{array}{imports}
 {listed}{classes}
 
 def build_model({length}{words}learning_rate: float = 0.003) -> keras.Model:
@@ -214,6 +244,9 @@ def build_model({length}{words}learning_rate: float = 0.003) -> keras.Model:
                   {compiled})
     return model
 {after}'''
+    # What float32 is too coarse for is scaled in float64, and all numbers with it.
+    fine = any(dtype_of(one) == "float64" for one in roles.features)
+    return _as_float64(text) if fine else text
 
 
 def _inputs(tables: Collection[str], roles: Roles, recurrent: Sequences | None) -> str:
@@ -221,9 +254,17 @@ def _inputs(tables: Collection[str], roles: Roles, recurrent: Sequences | None) 
     if recurrent is None:
         return "".join(_INPUTS[table] for table in tables)
     of_steps = {_table(one) for one in recurrent.steps(roles.features)}
+    of_steps |= {"WHOLE_NUMBERS"} if "NUMBERS" in of_steps else {*()}
     code = [_as_steps(_INPUTS[table]) if table in of_steps else _INPUTS[table] for table in tables if table != "KEYS"]
     code.append(_INPUTS["CATEGORIES"].replace("CATEGORIES", "KEYS"))
     return "".join(code) + _RECURRENT.format(known=known_name(roles.features))
+
+
+def _as_float64(text: str) -> str:
+    """Return the file with numbers that are scaled in float64."""
+    for plain in ('cast(inputs[name], "float32")\n        numbers', 'for scale in scales], "float32")'):
+        text = text.replace(plain, plain.replace("float32", "float64"))
+    return text
 
 
 def _as_steps(code: str) -> str:
@@ -233,30 +274,60 @@ def _as_steps(code: str) -> str:
 
 
 def _table(column: ColumnLook) -> str:
-    """Return the table of a field; whole numbers of two values are numbers, since any two lie on a line."""
-    if column.kind is not ColumnKind.CATEGORY or column.names_things:
-        return _TABLES[column.kind]
-    return "NUMBERS" if column.values_seen <= 2 else "WHOLE_NUMBERS"
+    """Return the table of a field."""
+    return "NUMBERS" if column.ordered else _TABLES[column.kind]
 
 
-def _tables(features: Sequence[ColumnLook], recurrent: Sequences | None) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Breadth:
+    """How many inputs of the dense layers a number gets beside the scaled one, so that the model stays small."""
+
+    steps: int
+    values: int
+
+    @classmethod
+    def of(cls, roles: Roles) -> "_Breadth":
+        """Divide the inputs that the dense layers may have by the numbers of these features."""
+        outputs = {Task.CLASSES: len(roles.label.distinct), Task.NAMED_CLASSES: len(roles.label.distinct)}
+        most = _MOST_PARAMETERS // (64 + outputs.get(roles.task, 1))
+        numbers = [column for column in roles.features if column.ordered]
+        each = sum(column.lengths[0] if column.kind is ColumnKind.NUMBERS else 1 for column in numbers)
+        whole = sum(column.kind is ColumnKind.CATEGORY for column in numbers)
+        return cls(steps=int(_SHARE * most) // max(1, each), values=int(_SHARE * most) // max(1, whole))
+
+    def quantiles(self, column: ColumnLook) -> list[float]:
+        """Return the quantiles between which a number has steps: all, every second, or none, by how many fit."""
+        every = rounded_quantiles(column)
+        halved = [*every[:-1:2], *every[-1:]]
+        return next((some for some in (every, halved) if len(some) - 1 <= self.steps), [])
+
+    def given_each(self, column: ColumnLook) -> bool:
+        """Return whether each value of a whole number is an input."""
+        return column.kind is ColumnKind.CATEGORY and column.ordered and 2 <= len(column.distinct) <= self.values
+
+
+def _tables(roles: Roles, recurrent: Sequences | None) -> dict[str, str]:
     """Return the rows of each table that has any."""
+    features, breadth = roles.features, _Breadth.of(roles)
     names, lengths = input_names(features), length_names(features)
     tables: dict[str, str] = {}
     for column in features:
+        name = names[column.source]
         scale = f"{rounded_centre(column)}, {rounded(column.spread)}"
         length = f'{column.bound}, "{lengths.get(column.source)}"'
         words = f'{_WORDS}, "{lengths.get(column.source)}"'
         table = "KEYS" if recurrent is not None and column.source == recurrent.key.source else _table(column)
         shape = f"({column.lengths[0]},)" if column.kind is ColumnKind.NUMBERS else "()"
         row = {
-            "NUMBERS": f'({scale}, {shape}, "{dtype_of(column)}")',
-            "WHOLE_NUMBERS": f"({scale}, {column.buckets})",
+            "NUMBERS": f'({scale}, {breadth.quantiles(column)}, {shape}, "{dtype_of(column)}")',
             "FLAGS": f'"{DTYPES[column.kind]}"',
             "NUMBER_LISTS": f"({scale}, {length})",
             "TEXT_LISTS": f"({length}, {column.buckets})",
             "FREE_TEXTS": f"({words})",
             "IMAGES": f"{column.shape}",
         }.get(table, f'("{DTYPES[column.kind]}", {column.buckets})')
-        tables[table] = tables.get(table, "") + f'    "{names[column.source]}": {row},\n'
+        tables[table] = tables.get(table, "") + f'    "{name}": {row},\n'
+        if breadth.given_each(column):
+            values = [int(value) for value in column.distinct]
+            tables["WHOLE_NUMBERS"] = tables.get("WHOLE_NUMBERS", "") + f'    "{name}": {values},\n'
     return tables

@@ -87,6 +87,8 @@ class FirstRecords:
     """Records without a value, among the first."""
     records_per_s: float | None
     """None where it is not known."""
+    times: Sequence[int] = ()
+    """Kafka's timestamp of each, milliseconds since 1970."""
     chunks: Sequence[Chunk] = ()
     """The same records, and tombstones."""
 
@@ -111,9 +113,11 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
         source.stop(_STOP_S)
     chunks.sort(key=lambda chunk: chunk.partition)
     found = [
-        (value, beside_of(key, headers))
+        (value, beside_of(key, headers), at)
         for chunk in chunks
-        for value, key, headers in zip(chunk.values, chunk.keys, chunk.headers, strict=True)
+        for value, key, headers, at in zip(
+            chunk.values, chunk.keys, chunk.headers, chunk.timestamps.tolist(), strict=True
+        )
         if value
     ]
     if not found:
@@ -121,8 +125,9 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
             f"{', '.join(kafka.topics)} holds no record yet; write some hundred, so that there is something to look at"
         )
     return FirstRecords(
-        values=[value for value, _ in found],
-        beside=[beside for _, beside in found],
+        values=[value for value, _, _ in found],
+        beside=[beside for _, beside, _ in found],
+        times=[at for _, _, at in found],
         held=sum(end[partition] - first[partition] for partition in first),
         partitions=len(first),
         tombstones=sum(map(len, chunks)) - len(found),
@@ -235,11 +240,7 @@ def schema_hints(registry: RegistrySettings | None, file: Path | None, message: 
     """Return the hints; a config in the folder `out` has the file by a path from there."""
     schemas = None if registry is None else to_registry(registry, _REGISTRY_S)
     urls = () if registry is None else registry.url
-    return SchemaHints(schemas=schemas, registry=urls, file=file, written=_written(file, out), message=message)
-
-
-def _written(file: Path | None, out: Path) -> str:
-    if file is None:
-        return ""
-    relative = os.path.relpath(file.absolute(), out.absolute())
-    return relative if relative.startswith("..") else f"./{relative}"
+    written = "" if file is None else os.path.relpath(file.absolute(), out.absolute())
+    if written and not written.startswith(".."):
+        written = f"./{written}"
+    return SchemaHints(schemas=schemas, registry=urls, file=file, written=written, message=message)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millrace.app.settings import Settings, to_decoder, to_schema
+from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.tools.pretrain.shard_sources import ShardSource
 from millrace.app.version import version
 from millrace.consumers.archive.record_columns import RecordColumns, from_batch
@@ -21,13 +22,16 @@ from millrace.pipelines.files.shard_files import (
     RowChains,
     ShardReader,
     example_files,
+    image_files,
 )
 from millrace.pipelines.files.tfrecord_frames import compression_of, first_record
 from millrace.pipelines.files.visits import CountedShard, Refusals
+from millrace.pipelines.formats import format_of
 from millrace.pipelines.formats.example.decoder import integers_in
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from millrace.pipelines.schema import Schema
 from millrace.pipelines.stream.dataset import Preprocess
+from millrace.pipelines.where.conditions import SCHEMA
+from millrace.pipelines.where.selection import selecting
 from millrace.training.model.setup.cores import usable_cores
 from millrace.training.model.setup.model_code import model_sha256
 
@@ -49,16 +53,24 @@ class InputOptions:
 
 def reader_of(
     source: ShardSource, settings: Settings, refusals: Refusals, chains: RowChains | None = None
-) -> ShardReader:
+) -> ChunkFiles:
     """Return the reader of a source; the rows that the schema refuses are noted.
 
     With `chains` the shards of each partition are read in the order of their offsets, and their rows shaped.
     """
     schema = to_schema(settings.records)
+    if source.images is not None:
+        if settings.records.where:
+            raise ConfigError("records.where: an image in a folder has no other field to go by; leave it out")
+        return image_files(source.images, source.shards, schema, refusals, usable_cores())
     if not source.archived:
-        _require_values_alone(schema, "TFRecord files of Examples have none; pretrain from an archive")
-        return example_files(source.shards, schema, refusals, usable_cores())
-    decoder, beside = to_decoder(settings.records), _beside(schema)
+        _require_values_alone(settings.records, "TFRecord files of Examples have none; pretrain from an archive")
+        # Whatever the format of the topics.
+        where, form = settings.records.where, format_of("example")
+        return example_files(
+            source.shards, schema, refusals, usable_cores(), lambda decoder: selecting(decoder, where, form)
+        )
+    decoder, beside = to_decoder(settings.records), _beside(settings.records)
 
     def read(place: int, most: int) -> Iterator[Chunk]:
         return chunks_of(source.archived[place], source.shards[place], most, beside)
@@ -78,7 +90,13 @@ def served(
     refusals: Refusals,
 ) -> ShardReader:
     """Return a reader that has the workers of a service read, decode and prepare what `local` would read here."""
-    _require_values_alone(to_schema(settings.records), "a service reads values alone; leave --service out")
+    _require_values_alone(settings.records, "a service reads values alone; leave --service out")
+    if settings.records.by_topic:
+        raise ConfigError("--service: its workers know no records.by_topic; leave --service out")
+    if settings.records.where:
+        raise ConfigError("--service: its workers know no records.where; leave --service out")
+    if source.images is not None:
+        raise ConfigError("--service: its workers read files of records, and these are images; leave it out")
     key = model_sha256(settings.model.build.file)
     shards, forms = [], set[Form]()
     for place, shard in enumerate(source.shards):
@@ -118,15 +136,6 @@ def served(
     )
 
 
-def require_unused(options: InputOptions) -> None:
-    """Raise ConfigError where the folder of the cache holds anything: it would be taken for this source's rows."""
-    if options.cache in {None, "memory"}:
-        return
-    folder = Path(str(options.cache))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--cache: {folder} is not an empty folder; name one that is, or that is not there yet")
-
-
 def training_blocks(
     reader: ShardReader, source: ShardSource, settings: Settings, options: InputOptions, preprocess: Preprocess | None
 ) -> FileBlocks:
@@ -163,16 +172,22 @@ def validation_blocks(
     return training_blocks(reader_of(source, settings, Refusals(), chains), source, settings, options, preprocess)
 
 
-def _beside(schema: Schema) -> frozenset[str]:
-    """Return which columns of an archive the schema asks for beside the values."""
-    asked = {parse(field.source).envelope for field in schema.fields}
+def _beside(records: RecordsSettings) -> frozenset[str]:
+    """Return which columns of an archive are asked for beside the values."""
+    asked = {parse(source).envelope for source in _sources(records).values() if source != SCHEMA}
     return frozenset(name for name, envelope in _ARCHIVED.items() if envelope in asked)
 
 
-def _require_values_alone(schema: Schema, why: str) -> None:
-    asked = next((field for field in schema.fields if is_envelope(field.source)), None)
-    if asked is not None:
-        raise ConfigError(f"records: {asked.name!r} is {asked.source}, which Kafka has beside the value, and {why}")
+def _sources(records: RecordsSettings) -> dict[str, str]:
+    """Return where all that is asked of a record is, by name."""
+    fields = {field.name: field.source for field in to_schema(records).fields}
+    return fields | {f"where {source}": source for source in records.where}
+
+
+def _require_values_alone(records: RecordsSettings, why: str) -> None:
+    for name, source in _sources(records).items():
+        if is_envelope(source):
+            raise ConfigError(f"records: {name!r} is {source}, which Kafka has beside the value, and {why}")
 
 
 def chunks_of(shard: Shard, part: CountedShard, most: int, beside: Collection[str] = ()) -> Iterator[Chunk]:

@@ -7,7 +7,7 @@ and its proof, (5) the epochs, (6) checkpoint 0, as durable as any.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,18 +17,19 @@ from typing import Any, Protocol
 from millrace.app.service.checkpoint_policies import keep_policy, remove_some, save_policy
 from millrace.app.service.first_weights import take_initial_weights
 from millrace.app.service.kept_sample import RecordSamples, rows_of
-from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
+from millrace.app.service.model_setup import build_learner, golden_of, golden_records_of, live_metrics_of, prove
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_options
+from millrace.app.tools.pretrain.bottleneck import InputProfile
 from millrace.app.tools.pretrain.inputs import (
     InputOptions,
     reader_of,
-    require_unused,
     served,
     training_blocks,
     validation_blocks,
 )
+from millrace.app.tools.pretrain.row_cache import cache_folder, kept_rows, made_of
 from millrace.app.tools.pretrain.shard_sources import ShardSource, TopicRange, at_hand, split
 from millrace.consumers.errors import ConfigError, DataLossError
 from millrace.consumers.kafka.positions import Offsets
@@ -48,9 +49,18 @@ from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.errors import ModelError
 from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.golden.golden_records import GoldenRecords
+from millrace.training.model.golden.golden_set import scoring
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.model_file import MODULE_NAME
-from millrace.training.pretraining.epochs import EpochProgress, EventFiles, Pretrained, Pretraining, PretrainingOptions
+from millrace.training.pretraining.epochs import (
+    Epoch,
+    EpochProgress,
+    EventFiles,
+    Pretrained,
+    Pretraining,
+    PretrainingOptions,
+)
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.trainer.saving import Saving, SavingOptions
 
@@ -67,6 +77,8 @@ class PretrainOptions:
     patience: int | None = None
     inputs: InputOptions = field(default_factory=InputOptions)
     tensorboard: Path | None = None
+    profile: Path | None = None
+    """The folder for a trace of some calls; None takes none."""
     callbacks: str | None = None
     """The function of the model's file that returns Keras callbacks."""
     service: ServiceJob | None = None
@@ -86,8 +98,12 @@ class Result:
 class PretrainReport(EpochProgress, Protocol):
     """Hears what is about to be trained on, too."""
 
-    def dealt(self, training: ShardSource, validation: ShardSource | None) -> None:
-        """Hear which shards are trained and validated on."""
+    def dealt(self, training: ShardSource, validation: ShardSource | None, golden: GoldenRecords | None = None) -> None:
+        """Hear which shards are trained and validated on; without the latter it is on the golden set, if any."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Hear where rows come from that an earlier run has kept, or why they are not used."""
         ...
 
 
@@ -107,31 +123,43 @@ def pretrain(
     settings = loaded.settings
     _require_chief(settings)
     require_order(settings, source, options.position, served=options.service is not None)
-    require_unused(options.inputs)
+    folder = cache_folder(options.inputs)
     with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
-        training, validation = split(shards, options.validation, whole_shards=options.service is not None)
+        records = golden_records_of(settings)
+        share = 0.0 if records is not None and options.validation is None else options.validation
+        training, validation = split(shards, share, whole_shards=options.service is not None)
         shaped = shaped_reading(settings, training, validation, shards.positions)
         beginning = _beginning(settings, shards, options.position)  # (3)
-        report.dealt(training, validation)
+        report.dealt(training, validation, records)
         refusals = Refusals()
-        reader = reader_of(training, settings, refusals, shaped.training)
-        learner = _learner(settings, lease.folder, reader)  # (4)
-        told = take_initial_weights(settings, learner)
+        local = reader_of(training, settings, refusals, shaped.training)
+        learner = _learner(settings, lease.folder, local)  # (4)
+        golden = golden_of(learner, records)
+        told = {**take_initial_weights(settings, learner)}
         store.require_room(learner.state_bytes)
         live = live_metrics_of(learner, settings)
+        reader: ShardReader = local
         if options.service is not None:
-            reader = served(reader, training, settings, options.service, learner.preprocess, refusals)
-        pretrained = Pretraining(
-            learner,
-            training.shards,
-            training_blocks(reader, training, settings, options.inputs, learner.preprocess),
-            None
-            if validation is None
-            else validation_blocks(validation, settings, options.inputs, learner.preprocess, shaped.validation),
-            refusals,
-            _loop_options(options, live, validated=validation is not None),
-        ).run(report)  # (5)
-        told = {**told, "pretrained": _provenance(training, validation, pretrained)}
+            reader = served(local, training, settings, options.service, learner.preprocess, refusals)
+        blocks = training_blocks(reader, training, settings, options.inputs, learner.preprocess)
+        profile = None
+        if options.profile is not None:
+            blocks.times = local.times
+            profile = InputProfile(options.profile, local.times, report.say)
+        facts = partial(made_of, training, validation, settings, options.inputs, learner.preprocess)
+        with kept_rows(folder, facts, refusals, report.say) as ended:
+            pretrained = Pretraining(
+                learner,
+                training.shards,
+                blocks,
+                golden
+                if validation is None
+                else validation_blocks(validation, settings, options.inputs, learner.preprocess, shaped.validation),
+                refusals,
+                _loop_options(options, live, ended, profile, validated=golden is not None or validation is not None),
+                training.damaged,
+            ).run(report)  # (5)
+        told["pretrained"] = _provenance(training, validation, pretrained, records)
         # (6) The state is number 0 of a history that has learnt no offset yet.
         saving = Saving(
             store,
@@ -145,6 +173,7 @@ def pretrain(
                 hyperparameters=hyperparameter_options(settings),
                 clock=time.monotonic,
                 shapers=shaped.states,
+                golden=scoring(golden),
             ),
         )
         manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)
@@ -221,11 +250,18 @@ def _learner(settings: Settings, folder: Folder, reader: ShardReader) -> Learner
     return learner
 
 
-def _loop_options(options: PretrainOptions, live: LiveMetrics, *, validated: bool) -> PretrainingOptions:
+def _loop_options(
+    options: PretrainOptions,
+    live: LiveMetrics,
+    ended: Callable[[Epoch], None],
+    profile: InputProfile | None,
+    *,
+    validated: bool,
+) -> PretrainingOptions:
     """Judge by the loss of the validation; where the model has none, by the watched metric."""
     watched = live.look().watch
     prefix = "val_" if validated else ""
-    found: list[Any] = []
+    found: list[Any] = [] if profile is None else [profile]
     if options.callbacks is not None:
         make = getattr(sys.modules[MODULE_NAME], options.callbacks, None)
         if not callable(make):
@@ -239,10 +275,13 @@ def _loop_options(options: PretrainOptions, live: LiveMetrics, *, validated: boo
         watch=(f"{prefix}loss", f"{prefix}{watched.name}"),
         higher_is_better=(False, watched.higher_is_better),
         callbacks=found,
+        ended=ended,
     )
 
 
-def _provenance(training: ShardSource, validation: ShardSource | None, pretrained: Pretrained) -> dict[str, Any]:
+def _provenance(
+    training: ShardSource, validation: ShardSource | None, pretrained: Pretrained, golden: GoldenRecords | None
+) -> dict[str, Any]:
     """Return what the manifest says of the pretraining: numbers and names of files, no value of a record."""
     best = next(epoch for epoch in pretrained.epochs if epoch.number == pretrained.best)
     return {
@@ -250,12 +289,13 @@ def _provenance(training: ShardSource, validation: ShardSource | None, pretraine
         "shards": len(training.shards),
         "rows": training.rows,
         "validation_shards": 0 if validation is None else len(validation.shards),
-        "validation_rows": 0 if validation is None else validation.rows,
+        "validation_rows": judging.rows if (judging := validation or golden) is not None else 0,
         "epochs": len(pretrained.epochs),
         "epoch": pretrained.best,
         "steps": pretrained.steps,
         "visited": best.visited.visited,
         "twice": best.visited.twice,
+        **({"damaged": {file.name: file.rows for file in training.damaged}} if training.damaged else {}),
         "set_aside": {str(reason): count for reason, count in best.set_aside.items()},
         "figures": {name: round(value, 6) for name, value in best.figures.items()},
     }
@@ -283,7 +323,22 @@ class ShapedReading:
 def require_order(
     settings: Settings, source: ShardSource | TopicRange, position: Offsets | None, *, served: bool
 ) -> None:
-    """Raise ConfigError where rows depend on the records before them, and the source does not say which these are."""
+    """Raise ConfigError where rows depend on others in a way that the source cannot serve.
+
+    They are those of a batch, or the records before them, of which the source does not say which these are.
+    """
+    unsuited = {
+        "training.rows: together learns whole batches alone, and the last batch of an epoch is none; have the trainer "
+        "learn the records live, with kafka.start: earliest": settings.training.rows == "together",
+        "labels: a pretraining learns the labels that its records hold; have the trainer learn both topics from their "
+        "beginnings, with kafka.start: earliest": settings.labels.used,
+        "records.label.classes: a pretraining does not number classes; list them by one_of": any(
+            label.appearing is not None for label in settings.block_schema.labels
+        ),
+    }
+    for text, applies in unsuited.items():
+        if applies:
+            raise ConfigError(text)
     shaping = settings.shapers()
     if not shaping:
         return

@@ -21,14 +21,17 @@ from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.archive import SHARDS_SHARE, Extent, fill
 from millrace.consumers.archive.archive_store import Place
 from millrace.consumers.archive.archiver import ArchiveOptions, Archiver
-from millrace.consumers.archive.shard_reader import offset_of_row
+from millrace.consumers.archive.shard_copies import ShardCopies
+from millrace.consumers.archive.shard_reader import complaint_about, offset_of_row
 from millrace.consumers.archive.shards import Shard, listing, next_offsets
-from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.consumers.archive.tfrecord_files import read_frames
+from millrace.consumers.errors import ArchiveDamagedError, ConfigError, MillraceError
 from millrace.consumers.kafka.positions import Now, Start, Until
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
+from millrace.pipelines.files.image_tree import ImageTree, image_tree
 from millrace.pipelines.files.tfrecord_frames import count_records
-from millrace.pipelines.files.visits import CountedShard
+from millrace.pipelines.files.visits import CountedShard, DamagedFile
 
 VALIDATION = 0.1
 """The share of the rows that are validated on where nothing is said."""
@@ -38,8 +41,8 @@ log = logging.getLogger(__name__)
 _CONNECT_S, _STOP_S = 15.0, 5.0
 _SHARDS = 64
 """About how many shards a range becomes: a tenth of it is a few of them, and several are read beside each other."""
-_LEAST = 256
-"""Records of a shard, at least."""
+_LEAST, _IMAGES = 256, 256
+"""Records of a shard of a range, at least; images of a shard, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,10 @@ class ShardSource:
     """
     positions: Mapping[Partition, int] | None = None
     """The offsets that follow; None where the files do not say."""
+    damaged: tuple[DamagedFile, ...] = ()
+    """The files that are left out."""
+    images: ImageTree | None = None
+    """The images, of which each shard has some, by their numbers."""
 
     @property
     def rows(self) -> int:
@@ -71,28 +78,63 @@ class ShardSource:
         return sum(shard.rows for shard in self.shards)
 
 
-def from_files(paths: Sequence[Path]) -> ShardSource:
-    """Return TFRecord files in the order of their names; ConfigError where one cannot be read to its end."""
+def from_files(paths: Sequence[Path], *, skip_damaged: bool = False) -> ShardSource:
+    """Return TFRecord files in the order of their names.
+
+    Raise ConfigError if one cannot be read to its end; with `skip_damaged` it is left out, and so is one with a record
+    that is not what was written.
+    """
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise ConfigError(f"there is no file {missing[0]}; name TFRecord files of tf.train.Example")
     ordered = sorted(dict.fromkeys(path.resolve() for path in paths), key=lambda path: (path.name, path))
+
+    def counted(path: Path) -> CountedShard | DamagedFile:
+        if not skip_damaged:
+            rows = count_records(path)
+            return CountedShard(name=path.name, path=str(path), rows=rows, end=rows)
+        known: int | None = None
+        try:
+            known = count_records(path)
+            read = sum(len(frames.starts) for frames in read_frames(path))
+        except (ConfigError, OSError, ValueError) as error:
+            return DamagedFile(name=path.name, rows=known, why=str(error).partition(";")[0])
+        return CountedShard(name=path.name, path=str(path), rows=read, end=read)
+
     # zlib works without the interpreter's lock.
     with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
-        counts = list(pool.map(count_records, ordered))
+        found = list(pool.map(counted, ordered))
+    shards = tuple(one for one in found if isinstance(one, CountedShard) and one.rows)
+    damaged = tuple(one for one in found if isinstance(one, DamagedFile))
+    _require_rows(shards, f"the {len(ordered)} files", damaged)
+    return ShardSource(what="TFRecord files", shards=shards, damaged=damaged)
+
+
+def from_images(folder: Path) -> ShardSource:
+    """Return the images of a tree, whose folders are their labels; ConfigError if there are none."""
+    tree = image_tree(folder.resolve())
+    count = len(tree.names)
+    size = min(_IMAGES, max(1, count // _SHARDS))
     shards = tuple(
-        CountedShard(name=path.name, path=str(path), rows=rows, end=rows)
-        for path, rows in zip(ordered, counts, strict=True)
-        if rows
+        CountedShard(name=f"images {first} to {end - 1}", path=str(tree.root), rows=end - first, first=first, end=end)
+        for first in range(0, count, size)
+        for end in [min(first + size, count)]
     )
-    _require_rows(shards, f"the {len(ordered)} files")
-    return ShardSource(what="TFRecord files", shards=shards)
+    return ShardSource(what=f"the images in {folder}", shards=shards, images=tree)
 
 
-def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> ShardSource:
+def from_archive(
+    place: Place,
+    topics: Sequence[str],
+    *,
+    whole: bool = True,
+    skip_damaged: bool = False,
+    copies: ShardCopies | None = None,
+) -> ShardSource:
     """Return an archive's shards of these topics, by the time of their newest record; `whole` refuses gaps.
 
-    Those of a partition are in the order of their offsets.
+    Those of a partition are in the order of their offsets. With `skip_damaged` each is read and compared with its hash
+    first, and left out if it differs. `copies` of a bucket's shards are read in place of them.
     """
     found = [shard for shard in listing(place) if shard.partition.topic in topics]
     for before, after in pairwise(found if whole else ()):
@@ -102,10 +144,18 @@ def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> 
                 f"{before.partition}; restore their shards, or remove those before them"
             )
     times = _newest_so_far(found)
+    # Where only a damaged shard says what follows, live training begins with it: Kafka may still have its records.
+    positions = {shard.partition: shard.first for shard in reversed(found)}
+    every, damaged = found, tuple[DamagedFile, ...]()
+    if copies is not None or skip_damaged:
+        found, damaged = _read_once(found, copies, skip_damaged=skip_damaged)
+    if copies is not None:
+        copies.prune(every)
+    positions |= next_offsets(found)
     archived = tuple(sorted(found, key=lambda shard: (times[shard.key], shard.partition, shard.first)))
     shards = tuple(
         CountedShard(
-            name=f"{shard.partition}/{shard.name}",
+            name=_name_of(shard),
             path=shard.path,
             rows=shard.records,
             first=shard.first,
@@ -113,8 +163,39 @@ def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> 
         )
         for shard in archived
     )
-    _require_rows(shards, f"the archive {place}, topics {', '.join(topics)},")
-    return ShardSource(what=f"the archive {place}", shards=shards, archived=archived, positions=next_offsets(found))
+    what = f"the archive {place}"
+    _require_rows(shards, f"{what}, topics {', '.join(topics)},", damaged)
+    return ShardSource(what=what, shards=shards, archived=archived, positions=positions, damaged=damaged)
+
+
+def _read_once(
+    shards: Sequence[Shard], copies: ShardCopies | None, *, skip_damaged: bool
+) -> tuple[list[Shard], tuple[DamagedFile, ...]]:
+    """Copy or read all shards; return those that are what was written, and the others.
+
+    Raise ArchiveDamagedError at the first of the others, unless they are skipped.
+    """
+
+    def read(shard: Shard) -> Shard | DamagedFile:
+        copy, why = shard, None
+        try:
+            copy = shard if copies is None else copies.copied(shard)
+        except ArchiveDamagedError as error:
+            if not skip_damaged:
+                raise
+            why = str(error)
+        if why is None and copy is shard and skip_damaged:
+            why = complaint_about(shard, deep=True)
+        return copy if why is None else DamagedFile(name=_name_of(shard), rows=shard.records, why=why)
+
+    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        found = list(pool.map(read, shards))
+    sound = [one for one in found if isinstance(one, Shard)]
+    return sound, tuple(one for one in found if isinstance(one, DamagedFile))
+
+
+def _name_of(shard: Shard) -> str:
+    return f"{shard.partition}/{shard.name}"
 
 
 def split(
@@ -207,6 +288,8 @@ def _made_of(source: ShardSource, portions: Sequence[_Portion]) -> ShardSource:
         what=source.what,
         shards=tuple(shard for shard, _ in portions),
         archived=tuple(archived for _, archived in portions if archived is not None),
+        damaged=source.damaged,
+        images=source.images,
     )
 
 
@@ -218,9 +301,10 @@ def _newest_so_far(shards: Sequence[Shard]) -> dict[str, int]:
     return times
 
 
-def _require_rows(shards: Sequence[CountedShard], what: str) -> None:
+def _require_rows(shards: Sequence[CountedShard], what: str, damaged: Sequence[DamagedFile]) -> None:
     if not shards:
-        raise ConfigError(f"{what} hold no record to pretrain on")
+        why = f": {damaged[0].why}" if damaged else ""
+        raise ConfigError(f"{what} hold no record to pretrain on{why}")
 
 
 @contextmanager

@@ -167,7 +167,10 @@ class Campaign:
             assert run.first_call_s is not None
             bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
             self.figures.replay_beyond_bound += replayed > bound
-        self._remember(newest, learning=run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL))
+        learning = run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL)
+        number = None if newest is None else newest.number
+        self._fruitless = self._fruitless + learning if number == self._durable else 0
+        self._durable, self._settled = number, 0 if newest is None else newest.settled
 
     def drain(self, expected: Expected) -> Statement:
         """Let the trainer learn the rest, and compare what it knows with what was written."""
@@ -179,11 +182,6 @@ class Campaign:
             raise UnprovenError("a trainer that ended well has left no checkpoint")
         take_in(self.figures, newest, expected, self._most_waiting)
         return newest
-
-    def _remember(self, newest: Statement | None, *, learning: bool) -> None:
-        number, settled = (None, 0) if newest is None else (newest.number, newest.settled)
-        self._fruitless = self._fruitless + learning if number == self._durable else 0
-        self._durable, self._settled = number, settled
 
     def _look_at(self, run: Run) -> None:
         """Count which checkpoint the trainer resumed from, and how soon it learnt."""

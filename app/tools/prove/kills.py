@@ -167,25 +167,22 @@ def plan(random: Random, rounds: int, points: Sequence[str] = TRAINER_POINTS) ->
     """Draw the kills of one history: first those of its beginning, then other failpoints and random times, shuffled."""
     beginning: Sequence[KillMethod] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
     left = rounds - len(beginning)
-    later = list[KillMethod](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
+    # The failpoints that come after the beginning, those of a save and others alternating.
+    drawn = random.sample(points, len(points))
+    of_save = [point for point in drawn if point in SAVE_POINTS]
+    others = [point for point in drawn if point not in SAVE_POINTS and point not in START_POINTS]
+    mixed = itertools.chain.from_iterable(itertools.zip_longest(of_save, others))
+    at_points: list[KillMethod] = [
+        AtPoint(point, 0 if point.startswith(_PASSED_ONCE) else random.randrange(2))
+        for point in mixed
+        if point is not None
+    ]
+    later = at_points[: _AT_POINTS * left // 3]
     kinds = itertools.islice(itertools.cycle(RANDOM_KINDS), left - len(later))
     later += [kind(random) for kind in kinds]
     random.shuffle(later)
     yield from beginning
     yield from later
-
-
-def _mixed(points: Sequence[str], random: Random) -> Iterator[str]:
-    """Return the failpoints that come after the beginning, those of a save and others alternating."""
-    later = random.sample(points, len(points))
-    of_save = [point for point in later if point in SAVE_POINTS]
-    others = [point for point in later if point not in SAVE_POINTS and point not in START_POINTS]
-    pairs = itertools.chain.from_iterable(itertools.zip_longest(of_save, others))
-    return (point for point in pairs if point is not None)
-
-
-def _at(point: str, random: Random) -> AtPoint:
-    return AtPoint(point, 0 if point.startswith(_PASSED_ONCE) else random.randrange(2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +218,8 @@ def group_plan(random: Random, kills: int, workers: int) -> Iterator[GroupKill]:
         yield GroupKill(tuple(members), AfterSave(random.uniform(0, 2)))
         left -= len(members)
         if left:
-            yield GroupKill((member,), _of_successor(point, random), of_successor=True)
+            successor: KillMethod = AtPoint(point)
+            if random.randrange(_ANY_TIME) == 0:
+                successor = AfterStart(random.uniform(0, _LONGEST_WAY_BACK_S))
+            yield GroupKill((member,), successor, of_successor=True)
             left -= 1
-
-
-def _of_successor(point: str, random: Random) -> KillMethod:
-    if random.randrange(_ANY_TIME) == 0:
-        return AfterStart(random.uniform(0, _LONGEST_WAY_BACK_S))
-    return AtPoint(point)

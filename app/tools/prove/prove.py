@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from millrace.app.service.kept_sample import read_between
-from millrace.app.settings import Settings, load, own_settings, to_decoder, to_format, to_schema
+from millrace.app.settings import Settings, load, own_settings, records_of, to_decoder, to_format, to_schema
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.broker import free_port
@@ -36,10 +36,12 @@ from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.consumers.user_class import UserClass
 from millrace.pipelines.formats import Format
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.shaper import open_shapers
 from millrace.pipelines.stream.decode import decode_chunk
+from millrace.pipelines.where.selection import some_matching
 from millrace.training.checkpoints.folder import Folder
 
 _PARTITIONS = 4
@@ -143,7 +145,12 @@ def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, wor
                     campaign.wage(group_plan(random, kills, workers), lambda kill: on_strike(kill, figures))
                     return _compare(settings, homes[0], streams, figures, campaign.drain)
             except (UnprovenError, WaitedError) as error:
-                raise _shortened(error) from error
+                # Beside the error the last line of the trainer's log; the rest is removed with the folder.
+                first, *others = [line.strip() for line in str(error).splitlines() if line.strip()]
+                last = f" Its last line: {others[-1]}" if others else ""
+                raise UnprovenError(
+                    f"nothing is proved: {first}{last} (does `millrace run` work with this config?)"
+                ) from error
 
 
 @contextmanager
@@ -155,15 +162,25 @@ def _streams(
     With `paced_by` no more are written while its newest checkpoint is far behind.
     """
     records, training = settings.records, settings.training
-    framed = records.registry is not None
-    draws = Generated(to_format(records), to_schema(records), seed, own_settings(records), framed=framed)
+    if settings.labels.used:
+        raise ConfigError(
+            "labels: no labels can be made up that come later; for a proof copy the config, with records.label instead"
+        )
+
+    def draws(topic: str) -> Generated:
+        own = records_of(records, topic)
+        made_up = some_matching(own.where, to_schema(own))
+        return Generated(to_format(own), made_up, seed, own_settings(own), framed=own.registry is not None)
+
     block = training.batch_size * training.batches_per_call
     most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None
     rate = max(_RECORDS_PER_S, block / 2) if waits_for_whole_blocks else _RECORDS_PER_S
     with ExitStack() as stack:
         topics = settings.kafka.topics
-        writers = [SingleWriter(bootstrap, topic, partitions, draws, seed + at) for at, topic in enumerate(topics)]
+        writers = [
+            SingleWriter(bootstrap, topic, partitions, draws(topic), seed + at) for at, topic in enumerate(topics)
+        ]
 
         def is_wanted() -> bool:
             return paced_by is None or sum(writer.records for writer in writers) < paced_by.settled() + most_ahead
@@ -219,13 +236,6 @@ def _compare(
     return ProofResult(name=settings.name, figures=figures, set_aside=counted)
 
 
-def _shortened(error: Exception) -> UnprovenError:
-    """Return the error with the last line of the trainer's log; the rest is removed with the folder."""
-    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = f" Its last line: {others[-1]}" if others else ""
-    return UnprovenError(f"nothing is proved: {first}{last} (does `millrace run` work with this config?)")
-
-
 def set_apart(
     settings: Settings, bootstrap: str, path: Path, scale: Mapping[str, Any] = MappingProxyType({"workers": 1})
 ) -> Apart:
@@ -234,16 +244,23 @@ def set_apart(
     `scale` says which worker of which group it is.
     """
     path.mkdir(parents=True, exist_ok=True)
-    port, letters = free_port(), _unlike(settings.kafka.topics)
+    # The dead letters' topic is none of those that are read.
+    port, letters = free_port(), "set-aside"
+    while letters in settings.kafka.topics:
+        letters += "-too"
     values, build = settings.model_dump(mode="json"), settings.model.build
     values["kafka"] = {**{key: values["kafka"][key] for key in _KAFKA_KEPT}, "bootstrap_servers": [bootstrap]}
     values["model"]["build"] = f"{build.file}:{build.function}"
     form = settings.records.format
     values["records"]["format"] = form if isinstance(form, str) else form.place
+    for topic, one in settings.records.by_topic.items():
+        of_topic = one.format
+        values["records"]["by_topic"][topic]["format"] = of_topic.place if isinstance(of_topic, UserClass) else of_topic
     values["training"]["detectors"] = [*settings.training.detector_places.values()]
     # No model of made-up records where others look for versions, and no record of the user's archive.
     values["export"] = {"formats": [*settings.export.writers.values()]}
     values["archive"]["path"] = None
+    values["golden"] = {}
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["model"]["initial_weights"] = None
@@ -268,21 +285,13 @@ def set_group_apart(settings: Settings, bootstrap: str, path: Path, workers: int
     return members
 
 
-def _unlike(topics: tuple[str, ...]) -> str:
-    """Return a topic's name that is none of these."""
-    name = "set-aside"
-    while name in topics:
-        name += "-too"
-    return name
-
-
 def left_out(settings: Settings) -> set[tuple[Partition, int]]:
-    """Return the partition and offset of each record that gives no row by the shaping: it is no loss.
+    """Return the partition and offset of each record that is filtered, or gives no row by the shaping: it is no loss.
 
     Reads all records once more, as far as they are there, and makes their rows apart from any trainer.
     """
     shape, decoder = open_shapers(settings.shapers(), 0, {}), to_decoder(settings.records)
-    if shape is None:
+    if shape is None and not settings.records.where:
         return set()
     found = set[tuple[Partition, int]]()
     source = KafkaSource(kafka_options(settings.kafka))
@@ -290,8 +299,11 @@ def left_out(settings: Settings) -> set[tuple[Partition, int]]:
     try:
         chunks = read_between(source, 0, source.resolve_start(Earliest()), source.resolve_start(Latest()))
         for chunk in chunks:
-            _, skipped = shape(decode_chunk(chunk, decoder))
-            found |= {(chunk.partition, offset) for offset, _ in skipped}
+            decoded = decode_chunk(chunk, decoder)
+            _, skipped = (decoded, ()) if shape is None else shape(decoded)
+            found |= {
+                (chunk.partition, offset) for offset in (*decoded.filtered.tolist(), *(one for one, _ in skipped))
+            }
     finally:
         source.stop(_CONNECT_S)
     return found

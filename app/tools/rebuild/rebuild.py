@@ -7,13 +7,14 @@ begin with, (5) each block of each segment, and at each checkpoint on the way th
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from millrace.app.service.kafka_stream import ROTATION_ROWS
 from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.label_join import awaited, connect_labels
 from millrace.app.service.model_setup import build_learner, detectors_of, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import Loaded, Settings, to_decoder
@@ -25,10 +26,12 @@ from millrace.consumers.kafka.positions import Latest
 from millrace.consumers.kafka.replaying import PartitionHistory
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
-from millrace.pipelines.shaping.shaper import Shaper, open_shapers
+from millrace.pipelines.gates.label_gate import LabelGate
+from millrace.pipelines.shaping.labels.join import UNKNOWN
+from millrace.pipelines.shaping.shaper import Shaper, closed_by, open_shapers
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries, PreprocessError
-from millrace.pipelines.stream.recorded_feed import RecordedFeed, RecordedOptions
+from millrace.pipelines.stream.recorded_feed import PlannedBlock, RecordedFeed, RecordedOptions
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.part_files import part_sources
 from millrace.training.checkpoints.store import CheckpointStore
@@ -119,7 +122,15 @@ class RecordReader:
         source = KafkaSource(options, self._history)
         source.start(_CONNECT_S)
         self._source = source
-        self._require_ends(source, lacking)
+        # The records of a topic that ends too early would be waited for, for ever.
+        ends = source.resolve_start(Latest())
+        for partition in lacking:
+            there = ends.get(partition, 0)
+            if there < self._ends[partition]:
+                raise NotRebuildableError(
+                    f"{partition} ends at offset {there} in Kafka, and records up to {self._ends[partition] - 1} are "
+                    "needed: its topic was created again, or lost its end; an archive would have them"
+                )
         capacity = int(self._settings.memory.limit * _MEMORY_SHARE)
         handoff = Handoff(capacity_bytes=capacity, partitions=len(lacking))
         source.begin(_INCARNATION, lacking, handoff, {partition: self._ends[partition] for partition in lacking})
@@ -182,17 +193,6 @@ class RecordReader:
         except HandoffEnded:
             raise NotRebuildableError(f"Kafka has no more records of {partition}") from None
 
-    def _require_ends(self, source: KafkaSource, lacking: Offsets) -> None:
-        """Refuse a topic that ends too early: its records would be waited for, for ever."""
-        ends = source.resolve_start(Latest())
-        for partition in lacking:
-            there = ends.get(partition, 0)
-            if there < self._ends[partition]:
-                raise NotRebuildableError(
-                    f"{partition} ends at offset {there} in Kafka, and records up to {self._ends[partition] - 1} are "
-                    "needed: its topic was created again, or lost its end; an archive would have them"
-                )
-
 
 def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: RebuildReport) -> Rebuilt:
     """Make a checkpoint again, the newest by default; raise MillraceError where it cannot be, or has other bits."""
@@ -203,11 +203,12 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
     compared_with, damage = _published(store, chain)
     origin = _origin(store, chain)
     report.found(chain, [*damage, *_remarks(loaded, chain)])
-    reader = RecordReader(settings, origin.positions, positions_after(chain.last))
+    reader, opened = RecordReader(settings, origin.positions, positions_after(chain.last)), ExitStack()
     try:
         reader.open()  # (2)
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
         shaping = settings.shapers()
+        gate = connect_labels(settings, shaping, folder, opened, lambda: UNKNOWN, again=True)
         live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
         relearning = Relearning(learner, live, options, shaping, detectors_of(learner, settings))
         if origin.parts is None:  # (4)
@@ -217,11 +218,12 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         run = _ChainRun(settings, store, chain, relearning, report)
         if chain.beginning is not None:
             run.compare(chain.beginning)
-        run.learn(learner, reader, origin, shaping)  # (5)
+        run.learn(learner, reader, origin, shaping, gate)  # (5)
         if into is not None:
             run.keep(into)
     finally:
         reader.stop()
+        opened.close()
     return Rebuilt(
         number=chain.number,
         base=chain.base,
@@ -246,19 +248,37 @@ class _ChainRun:
         self.records = 0
         self.settings: str | None = None
 
-    def learn(self, learner: Learner, reader: RecordReader, origin: Origin, shaping: Sequence[Shaper] = ()) -> None:
+    def learn(
+        self,
+        learner: Learner,
+        reader: RecordReader,
+        origin: Origin,
+        shaping: Sequence[Shaper] = (),
+        gate: LabelGate | None = None,
+    ) -> None:
         """Learn every block, and compare the state with each checkpoint on the way."""
         training, schema = self._settings.training, learner.options.schema
         shape = open_shapers(shaping, self._relearning.incarnation, origin.positions)
+        if gate is not None and shape is not None:
+            shape = awaited(gate, shape)
         options = RecordedOptions(
             batch_size=training.batch_size,
             shuffle=training.shuffle,
             seed=training.seed,
             share=ROTATION_ROWS,
             weights=self._settings.kafka.weights,
+            finish=closed_by(shaping),
         )
-        planned = (step.planned for step in steps_of(self._chain, origin) if isinstance(step, BlockStep))
-        feed = RecordedFeed(planned, reader, to_decoder(self._settings.records), schema, options, shape)
+
+        def plan() -> Iterator[PlannedBlock]:
+            for step in steps_of(self._chain, origin):
+                if isinstance(step, BlockStep):
+                    if gate is not None:
+                        gate.begin(step.planned.starts, step.planned.skips)
+                    yield step.planned
+
+        decoder, rows = to_decoder(self._settings.records), self._settings.block_schema
+        feed = RecordedFeed(plan(), reader, decoder, rows, options, shape)
         how = DatasetOptions(
             batch_size=training.batch_size, deterministic=True, threads=max(1, min(4, usable_cores() - 1))
         )

@@ -8,8 +8,9 @@ from millrace.app.settings import Settings, load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
+from millrace.app.tools.validate.eager_check import eager_check
 from millrace.app.tools.validate.kafka_check import kafka_checks
-from millrace.app.tools.validate.model_check import build_checks, model_checks
+from millrace.app.tools.validate.model_check import build_checks, golden_check, model_checks
 from millrace.app.tools.validate.plugin_checks import detector_checks, writer_checks
 from millrace.app.tools.validate.record_check import format_checks
 from millrace.app.tools.validate.settings_checks import (
@@ -44,6 +45,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     if len(writers := settings.export.writers) > 1:
         yield export_check(writers)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
+    if settings.golden.used:
+        yield golden_check(settings, learner)
     yield from writer_checks(writers, learner)
     yield from folder_checks(settings, learner, bounds)
 
@@ -58,6 +61,16 @@ def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
         yield skip("checkpoint", "there is no model to compare one with")
     else:
         yield checkpoint_check(settings, learner, number)
+
+
+def examine_eagerly(path: Path) -> Iterator[CheckResult]:
+    """Run the model's functions on a sample of the records, line by line."""
+    settings = yield from _settings_checks(path)
+    if settings is None:
+        return
+    bounds = yield from kafka_checks(settings)
+    sample = None if bounds is None else bounds.sample
+    yield eager_check(settings, (lambda: sample, _kept(settings)))
 
 
 def _kept(settings: Settings) -> ReadSample:

@@ -10,7 +10,8 @@ from millrace.app.service.announcing import SETTING
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
-from millrace.app.tools.validate.record_check import sample_check
+from millrace.app.tools.validate.label_check import label_checks
+from millrace.app.tools.validate.record_check import sample_checks
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import ConfigError, MillraceError, TopicMissingError
 from millrace.consumers.kafka.options import KafkaOptions
@@ -78,8 +79,9 @@ def _look(
     yield _commits(source, options)
     yield _dead_letters(settings, options)
     yield from _announcements(settings, options)
-    check, sample = sample_check(settings, source, first, end)
-    yield check
+    checks, sample = sample_checks(settings, source, first, end)
+    yield from checks
+    yield from label_checks(settings, source, first, end)
     return replace(bounds, sample=sample)
 
 

@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from millrace.app.service.model_setup import (
     examine,
+    golden_of,
+    golden_records_of,
     make_learner,
     model_file,
     require_known_conditions,
@@ -37,6 +39,8 @@ from millrace.training.model.setup.model_file import load
 
 _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
+_MANY_PASSES = 4
+"""More passes of the same batch than these take from a model, change by change, what it takes to learn the next one."""
 
 
 def model_checks(
@@ -105,6 +109,23 @@ def build_checks(
     return learner
 
 
+def golden_check(settings: Settings, learner: Learner | None) -> CheckResult:
+    """Check that the golden set can be read, and scored by the model if there is one."""
+    try:
+        records = golden_records_of(settings)
+        assert records is not None, "the settings name one"
+        if learner is not None:
+            golden_of(learner, records)
+    except MillraceError as error:
+        return fail("golden set", error)
+    found = f"{records.rows:,} records of {records.path}"
+    if records.refused:
+        return warn(
+            "golden set", f"{found}; {records.refused:,} do not decode and are not scored, as {records.complaint}"
+        )
+    return ok("golden set", found)
+
+
 def _imported(path: Path) -> set[str]:
     nodes = [*ast.walk(ast.parse(path.read_bytes()))]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -164,15 +185,27 @@ def _balanced(learner: Learner) -> Iterator[CheckResult]:
 
 
 def _remembered(learner: Learner) -> Iterator[CheckResult]:
-    reservoir = learner.call.shaping.reservoir
-    if reservoir is None:
-        return
-    texts = ", and its texts" if reservoir.holds_texts else ""
-    yield ok(
-        "reservoir",
-        f"{reservoir.size:,} rows take {reservoir.nbytes / 1e6:,.1f} MB{texts}; {reservoir.beside} of them are learnt "
-        f"again beside each {learner.batch_size}",
-    )
+    reservoir, recent = learner.call.shaping.reservoir, learner.call.shaping.recent
+    if reservoir is not None:
+        texts = ", and its texts" if reservoir.holds_texts else ""
+        yield ok(
+            "reservoir",
+            f"{reservoir.size:,} rows take {reservoir.nbytes / 1e6:,.1f} MB{texts}; {reservoir.beside} of them are "
+            f"learnt again beside each {learner.batch_size}",
+        )
+    passes = learner.options.passes
+    if recent is not None:
+        yield ok(
+            "memory",
+            f"passes 2 to {passes} draw from the last {recent.size:,} rows, which take {recent.nbytes / 1e6:,.1f} MB "
+            "beside their texts",
+        )
+    elif passes > _MANY_PASSES:
+        yield warn(
+            "passes",
+            f"each batch is learnt {passes} times in succession, and on a stream that changes a model learns each "
+            f"change worse so; set training.memory: 300, or at most {_MANY_PASSES} passes",
+        )
 
 
 def _proven(finding: Finding, *, lenient: bool) -> CheckResult:

@@ -6,6 +6,7 @@ Counts and names fields; never shows a value.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from millrace.app.service.kept_sample import Positions, read_between, rows_of
 from millrace.app.settings import Settings, to_decoder, to_format, to_schema
@@ -17,7 +18,7 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
 from millrace.pipelines.formats.conformance import findings
 from millrace.pipelines.gates.flood import PauseAboveSettings
-from millrace.pipelines.stream.decode import Refused, decode_chunk
+from millrace.pipelines.stream.decode import Decoded, Refused, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 
 _NAME = "records"
@@ -58,21 +59,45 @@ def format_checks(records: RecordsSettings) -> Iterator[CheckResult]:
             yield fail("format", ConfigError(text))
 
 
-def sample_check(
+def sample_checks(
     settings: Settings, source: KafkaSource, first: Positions, end: Positions
-) -> tuple[CheckResult, RecordSample | None]:
-    """Read a sample and decode it; return the records too, to try the model on."""
+) -> tuple[list[CheckResult], RecordSample | None]:
+    """Read a sample and decode it; return the records too, to try the model on.
+
+    Topics whose records are written otherwise than the others' are judged each by itself.
+    """
     try:
         decoder = to_decoder(settings.records)
         chunks = [*_sample(source, first, end)]
         decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     except MillraceError as error:
-        return fail(_NAME, error), None
+        return [fail(_NAME, error)], None
+    if not settings.records.by_topic:
+        results = [_judged_topic(settings, chunks, decoded)]
+    else:
+        results = []
+        for topic in settings.kafka.topics:
+            mine = [(chunk, one) for chunk, one in zip(chunks, decoded, strict=True) if chunk.partition.topic == topic]
+            found = _judged_topic(settings, [chunk for chunk, _ in mine], [one for _, one in mine])
+            results.append(replace(found, detail=f"{topic}: {found.detail}"))
+    if not any(map(len, decoded)):
+        return results, None
+    return results, sample_of(rows_of(decoded, settings), _SAMPLE)
+
+
+def _judged_topic(settings: Settings, chunks: Sequence[Chunk], decoded: Sequence[Decoded]) -> CheckResult:
     refused = [each for one in decoded for each in one.refused]
     verdicts = Counter((each.reason, each.field) for each in refused)
     above = settings.records.dead_letters.pause_above
-    result = judged(sum(map(len, chunks)), verdicts, above, _pausing(settings, refused))
-    return result, sample_of(rows_of(decoded, settings), _SAMPLE)
+    looked_at, filtered = sum(map(len, chunks)), sum(len(one.filtered) for one in decoded)
+    if filtered and filtered == looked_at:
+        return warn(
+            _NAME, f"none of {looked_at} sampled records matches records.where: nothing would be learnt of such records"
+        )
+    result = judged(looked_at, verdicts, above, _pausing(settings, refused))
+    if filtered:
+        result = replace(result, detail=f"{result.detail}; records.where filters {filtered} of them")
+    return result
 
 
 def judged(

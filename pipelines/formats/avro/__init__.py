@@ -53,6 +53,18 @@ class AvroFormat(Format):
         decoder: Decoder = late("avro.decoder:AvroDecoder")(schema, text, str(path or ""), schemas)
         return decoder
 
+    def schema_name(self, header: bytes, schemas: Schemas) -> str | None:
+        registered = schemas.get(int.from_bytes(header[1:]))
+        if registered is None or registered.kind != self.registry_kind:
+            return None
+        try:
+            read, _ = late("avro.writer_schema:parsed")(
+                registered.text, "it", [text for _, text in registered.references]
+            )
+        except ConfigError:
+            return None
+        return str(read.get("name", "")) if isinstance(read, dict) else ""
+
     def draft(self, sample: DraftSample) -> Look | None:
         described = sample.registered or sample.described is not None
         look: Look | None = late("avro.writer_schema:avro_look")(sample) if described else None

@@ -163,7 +163,9 @@ class ItemsPlan:
 
     def read(self, lanes: Lanes) -> Arrays:
         """Move over a value; return what is asked of it."""
-        items, counts = _items(lanes, self.node.items)
+        of, places = places_of(lanes, self.node.items)
+        items = Lanes(lanes.buffer, places, lanes.end[of], lanes.record[of])
+        counts = np.bincount(of, minlength=len(lanes))
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         offsets = pa.array(bounds.astype(np.int32))
         arrays = self.plan.read(items)
@@ -190,26 +192,15 @@ class KeysPlan:
         lengths = np.where(entries.pos == begins + lengths, lengths, -1)
         arrays: Arrays = {}
         for key, plan in self.plans:
-            matching = _equal(lanes.buffer.data, begins, lengths, key)
+            candidates = np.flatnonzero(lengths == len(key))
+            letters = lanes.buffer.data[begins[candidates, None] + np.arange(len(key))]
+            matching: Int64s = candidates[(letters == np.frombuffer(key, np.uint8)).all(axis=1)]
             rows = np.full(len(lanes), -1, np.int64)
             rows[of[matching]] = np.arange(len(matching))
             for source, array in plan.read(entries.at(matching)).items():
                 arrays[source] = array.take(pa.array(rows, mask=rows < 0))
         lanes.bury()
         return {source: arrays[source] for source in self.types}
-
-
-def _equal(data: Any, begins: Int64s, lengths: Int64s, key: bytes) -> Int64s:
-    candidates = np.flatnonzero(lengths == len(key))
-    letters = data[begins[candidates, None] + np.arange(len(key))]
-    found: Int64s = candidates[(letters == np.frombuffer(key, np.uint8)).all(axis=1)]
-    return found
-
-
-def _items(lanes: Lanes, node: AvroNode) -> tuple[Lanes, Int64s]:
-    """Return lanes at all items, and how many items each lane has."""
-    of, places = places_of(lanes, node)
-    return Lanes(lanes.buffer, places, lanes.end[of], lanes.record[of]), np.bincount(of, minlength=len(lanes))
 
 
 def _merged(pieces: Sequence[tuple[Int64s, pa.Array]], type_: pa.DataType, count: int) -> pa.Array:
@@ -355,7 +346,8 @@ class Planner:
             for want in wants:
                 self.places.setdefault(want.source, ".".join(want.place))
                 self.kinds.setdefault(want.source, {})[node.logical or node.kind] = None
-            return LeafPlan(node, tuple(_reads(node, wants))), []
+            reads = [(want.source, reader_of(node, want.type, want.source, want.unit)) for want in wants]
+            return LeafPlan(node, tuple((source, read) for source, read in reads if read is not None)), []
         if isinstance(node, AvroArray):
             elements = [replace(one, type=one.type.value_type, lists=max(0, one.lists - 1)) for one in wants]
             inner = self._plan(node.items, elements)
@@ -430,13 +422,6 @@ def _misfit(node: AvroNode, want: Want) -> Show | None:
     if want.lists and want.steps:
         return Show.WRONG_SHAPE
     return None if want.steps else Show.WRONG_TYPE
-
-
-def _reads(node: AvroScalar, wants: Sequence[Want]) -> Iterator[tuple[str, Read]]:
-    for want in wants:
-        read = reader_of(node, want.type, want.source, want.unit)
-        if read is not None:
-            yield want.source, read
 
 
 def _below(want: Want, name: str) -> Want:

@@ -123,17 +123,15 @@ def parsed(text: str | bytes, what: str, references: Sequence[str] = ()) -> tupl
     except RecursionError:
         raise _too_deep(what) from None
     except Exception as error:  # noqa: BLE001 - fastavro raises of many types, of KeyError and TypeError too
-        raise ConfigError(f"{what} is no Avro schema: {_why(error)}; mend it") from None
+        why = str(error).split("\n", maxsplit=1)[0]
+        if isinstance(error, UnknownType):
+            why = f"it names the type {why}, which it does not define"
+        raise ConfigError(f"{what} is no Avro schema: {why}; mend it") from None
     return schema, named
 
 
 def _too_deep(what: str) -> ConfigError:
     return ConfigError(f"{what} is no Avro schema that can be read: it is nested too deeply; mend it")
-
-
-def _why(error: Exception) -> str:
-    said = str(error).split("\n", maxsplit=1)[0]
-    return f"it names the type {said}, which it does not define" if isinstance(error, UnknownType) else said
 
 
 def node_of(schema: Any, named: Mapping[str, Any], what: str) -> AvroNode:

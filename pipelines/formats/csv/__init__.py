@@ -1,7 +1,7 @@
 """CSV: one line a record. Its settings, and the columns that each field is read from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -127,6 +127,19 @@ class CsvFormat(Format):
     def narrowed(self, settings: Any, whole: Schema, part: Schema) -> CsvSettings:
         narrowed: CsvSettings = settings.model_copy(update={"columns": columns_of(whole, settings, part)})
         return narrowed
+
+    def part_of(self, field: Field, whole: Schema, settings: Any = None) -> tuple[Schema, Any]:
+        """Return the schema of the field, and all columns by name."""
+        csv = CsvSettings() if settings is None else settings
+        known = {one.source for one in distinct_fields(whole)}
+        if field.source not in known and csv.columns is None:
+            raise ConfigError(
+                f"records.where: {field.source!r} is no field of `records`, so its column is not known; list all "
+                "columns in records.csv.columns"
+            )
+        joint = whole if field.source in known else replace(whole, features=(*whole.features, field))
+        part = Schema(features=(field,))
+        return part, self.narrowed(csv, joint, part)
 
     def draft(self, sample: DraftSample) -> Look | None:
         look: Look | None = late("csv.rows:look_at_rows")(sample)

@@ -267,8 +267,12 @@ class ExampleDecoder:
         wrong = [index for index in np.flatnonzero(doubtful).tolist() if not _is_example(texts[index])]
         if not wrong and not isinstance(parsed := self._usual(tf.constant(texts, tf.string)), ParseStop):
             return self._judged(parsed, np.arange(len(texts)))
-        pieces = self._apart(texts, joined, wrong)
-        return _in_order([*pieces, self._none(*(Refusal(index, _unread(texts[index])) for index in wrong))])
+        unread = [Refusal(index, Reason.MALFORMED if texts[index] else Reason.EMPTY) for index in wrong]
+        # Join the pieces, and sort their rows and refusals. The last piece has no rows.
+        pieces = [*self._apart(texts, joined, wrong), self._none(*unread)]
+        filled = [piece for piece in pieces if len(piece.kept)]
+        refused = _by_index(each for piece in pieces for each in piece.refused)
+        return in_order(together([pieces[-1], *filled], refused))
 
     def _apart(self, texts: Sequence[bytes], joined: JoinedExamples, wrong: Sequence[int]) -> Iterator[DecodedValues]:
         """Yield what the records of a chunk hold, without the wrong ones: those that TensorFlow may refuse apart."""
@@ -280,7 +284,8 @@ class ExampleDecoder:
         rest = list(compress(texts, usual))
         parsed = self._usual(tf.constant(rest, tf.string))
         if isinstance(parsed, ParseStop):
-            yield from self._pieces(rest, indices)
+            for at in range(0, len(rest), _SLICE):
+                yield from self._sifted(rest[at : at + _SLICE], indices[at : at + _SLICE])
         else:
             yield self._judged(parsed, indices)
         indices = np.flatnonzero(unlike)
@@ -309,11 +314,6 @@ class ExampleDecoder:
         if pad is not None:
             return _padded(FeatureLists(column, lists.lengths), faults, field, pad, self._defaults[source])
         return _fixed(FeatureLists(column, lists.lengths), faults, field, self._defaults[source])
-
-    def _pieces(self, texts: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
-        """Yield what records hold, or why not, in pieces of any order."""
-        for at in range(0, len(texts), _SLICE):
-            yield from self._sifted(texts[at : at + _SLICE], indices[at : at + _SLICE])
 
     def _sifted(self, texts: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
         """Yield what a slice holds: the records that TensorFlow names are left out, and looked at alone."""
@@ -418,10 +418,6 @@ def _is_example(text: bytes | None) -> bool:
     return True
 
 
-def _unread(text: bytes | None) -> Reason:
-    return Reason.MALFORMED if text else Reason.EMPTY
-
-
 def _features(example: bytes) -> Mapping[str, Any] | None:
     """Return the features of a record by name; None where it is no Example."""
     try:
@@ -429,13 +425,6 @@ def _features(example: bytes) -> Mapping[str, Any] | None:
     except DecodeError:
         return None
     return features
-
-
-def _in_order(pieces: Sequence[DecodedValues]) -> DecodedValues:
-    """Join the pieces of a chunk, and sort their rows and refusals. The last piece has no rows."""
-    filled = [piece for piece in pieces if len(piece.kept)]
-    joined = together([pieces[-1], *filled], _by_index(each for piece in pieces for each in piece.refused))
-    return in_order(joined)
 
 
 def _by_index(refused: Iterable[Refusal]) -> tuple[Refusal, ...]:

@@ -1,19 +1,21 @@
 """JSON: one object a record, bare or in Confluent's wire format."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from millrace.pipelines.formats.draft import DraftSample, Look, Row, fitting
-from millrace.pipelines.formats.format import Format, late
+from millrace.pipelines.formats.format import HEADER, Format, Glance, late
 from millrace.pipelines.formats.shared.made_up import made_up_records
-from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields
+from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields, parse
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Schema, Schemas
 
-_HEADER = 5
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
+"""What a key holds only behind a backslash."""
 
 
 class JsonFormat(Format):
@@ -32,12 +34,25 @@ class JsonFormat(Format):
             decoder = late("json.framed:FramedJsonDecoder")(schema, schemas)
         return decoder
 
+    def glance(self, source: str, texts: frozenset[bytes], *, framed: bool) -> Glance | None:
+        name, *more = parse(source).steps
+        if more or name.lists or _ESCAPED.search(name.name) is not None:
+            return None
+        glance: Glance = late("json.glance:JsonGlance")(name.name, texts, framed=framed)
+        return glance
+
+    def schema_name(self, header: bytes, schemas: Schemas) -> str | None:
+        registered = schemas.get(int.from_bytes(header[1:]))
+        if registered is None or registered.kind != self.registry_kind:
+            return None
+        return str(late("json.framed:name_of")(registered.text))
+
     def draft(self, sample: DraftSample) -> Look | None:
         def read(value: bytes) -> Row | None:
             if sample.registered and value[:1] != b"\0":
                 return None
             try:
-                row = json.loads(value[_HEADER:] if sample.registered else value)
+                row = json.loads(value[HEADER:] if sample.registered else value)
             except (ValueError, RecursionError):
                 return None
             return row if isinstance(row, dict) else None

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millrace.consumers.reasons import Reason
+from millrace.pipelines.formats.format import HEADER
 from millrace.pipelines.formats.json.decoder import JsonDecoder
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit, each_known
 from millrace.pipelines.schema import Schema, Schemas
 
-_HEADER = 5
 _KIND = "JSON"
 _LONGEST_NAME = 100
 _NAMELESS = "an object"
@@ -30,7 +30,7 @@ class FramedJsonDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
-        headers = {value[:_HEADER] for value in values if value and _is_framed(value)}
+        headers = {value[:HEADER] for value in values if value and _is_framed(value)}
         fits = dict(zip(headers, each_known(headers, self._fit), strict=True))
         unknown = {header for header in headers if fits[header] is None}
         own: dict[int, Reason] = {}
@@ -38,9 +38,9 @@ class FramedJsonDecoder:
         for index, value in enumerate(values):
             if value and not _is_framed(value):
                 own[index] = Reason.MALFORMED
-            elif value and value[:_HEADER] in unknown:
+            elif value and value[:HEADER] in unknown:
                 own[index] = Reason.UNKNOWN_SCHEMA
-            objects.append(value[_HEADER:] if value and index not in own else None)
+            objects.append(value[HEADER:] if value and index not in own else None)
         # Each schema with the index of its first record, ascending by that.
         firsts = [
             (fit, next(index for index, value in enumerate(values) if value and _is_framed(value, header)))
@@ -62,11 +62,11 @@ class FramedJsonDecoder:
             if registered is None:
                 return None  # asked for again: it may be registered later
             fits = registered.kind == _KIND
-            self._fits[header] = SchemaFit(number=number, name=_name(registered.text), fields={}) if fits else None
+            self._fits[header] = SchemaFit(number=number, name=name_of(registered.text), fields={}) if fits else None
         return self._fits[header]
 
 
-def _name(schema: str) -> str:
+def name_of(schema: str) -> str:
     """Return the title of a JSON Schema, or its `$id`."""
     try:
         read = json.loads(schema)
@@ -77,4 +77,4 @@ def _name(schema: str) -> str:
 
 
 def _is_framed(value: bytes, header: bytes = b"\0") -> bool:
-    return value.startswith(header) and len(value) > _HEADER
+    return value.startswith(header) and len(value) > HEADER

@@ -101,7 +101,10 @@ def _pieces(begins: Int64s) -> Iterator[tuple[int, int]]:
 
 def _suspects_of_piece(piece: memoryview, begins: Int64s, look: JsonLook) -> list[int]:
     codes = np.frombuffer(piece, np.uint8)
-    found = [*_wrongly_typed(codes, look), _controls(codes, begins)]
+    # Control characters inside of records: the newline that ends one is none.
+    controls = codes < _SPACE
+    controls[begins[1:] - 1] = False
+    found = [*_wrongly_typed(codes, look), np.flatnonzero(controls)]
     rows = {*(begins.searchsorted(np.concatenate(found), "right") - 1).tolist()}
     rows.update(with_several_values(piece, begins))
     if codes.max(initial=0) >= _NO_ASCII:
@@ -157,13 +160,6 @@ def _fractions(codes: Bytes, words: Words, values: Int64s) -> Int64s:
         longer = np.flatnonzero(others == 0)
         values, ends = values[longer], ends[longer] + _WORD
     return np.concatenate([*found, values])
-
-
-def _controls(codes: Bytes, begins: Int64s) -> Int64s:
-    """Return where control characters are inside of records."""
-    controls = codes < _SPACE
-    controls[begins[1:] - 1] = False
-    return np.flatnonzero(controls)
 
 
 def _all_nodes(members: Iterable[tuple[str, AskedField]]) -> Iterator[tuple[str, AskedField]]:

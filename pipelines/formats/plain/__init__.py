@@ -42,6 +42,20 @@ class RawFormat(Format):
         decoder: Decoder = late("plain.raw:RawDecoder")(schema)
         return decoder
 
+    def part_of(self, field: Field, whole: Schema, settings: Any = None) -> tuple[Schema, Any]:
+        """Return a schema of the whole record, in which the other fields are bytes that nothing can be wrong with."""
+        others = {
+            one.source: Field(
+                name=one.source, source=one.source, dtype="uint8", shape=(one.size * one.numpy_dtype.itemsize,)
+            )
+            for one in distinct_fields(whole)
+        }
+        if field.source not in others:
+            raise ConfigError(
+                f"records.where: a raw record has no field {field.source!r} beside those of `records`; name one of them"
+            )
+        return Schema(features=tuple((others | {field.source: field}).values())), settings
+
     def generate(
         self,
         schema: Schema,

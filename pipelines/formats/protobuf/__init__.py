@@ -60,6 +60,14 @@ class ProtobufFormat(Format):
         )
         return decoder
 
+    def header(self, value: bytes) -> bytes:
+        begin: bytes = late("shared.descriptors:header_of")(value)
+        return begin
+
+    def schema_name(self, header: bytes, schemas: Schemas) -> str | None:
+        name: str | None = late("shared.descriptors:message_name")(header, schemas)
+        return name
+
     def draft(self, sample: DraftSample) -> Look | None:
         described = sample.registered or sample.described is not None
         look: Look | None = late("protobuf.rows:protobuf_look")(sample) if described else None

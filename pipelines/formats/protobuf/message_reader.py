@@ -228,7 +228,12 @@ class ReadField:
         self._as_read = _within(_column(batch, first), first, rest)
         values = _flat(self._as_read)
         if path.kind in _RANGES_MS:
-            values = _milliseconds(values, path.kind)
+            # Of a Timestamp the whole ones before it; a Duration is cut towards zero.
+            fields = (pc.struct_field(values, [at]).fill_null(0) for at in (0, 1))
+            seconds, nanos = (each.to_numpy(zero_copy_only=False) for each in fields)
+            more = nanos // _NANOS if path.kind == TIMESTAMP else np.trunc(nanos / _NANOS).astype(np.int64)
+            whole = np.clip(seconds, -_FAR_S, _FAR_S) * 1000 + more
+            values = pa.array(whole, mask=values.is_null().to_numpy(zero_copy_only=False))
         found, self.array = _fault(values, path.kind), _relisted(self._as_read, _cast(values, path))
         self.faults: Faults | None = None
         """A Show for each row; None where there is none that the array does not show itself."""
@@ -309,14 +314,6 @@ def _rows(array: pa.Array) -> npt.NDArray[np.int64]:
         rows = np.repeat(rows, pc.fill_null(pc.list_value_length(array), 0).to_numpy())
         array = array.flatten()
     return rows
-
-
-def _milliseconds(times: pa.Array, kind: str) -> pa.Array:
-    """Return times in milliseconds: of a Timestamp the whole ones before it, a Duration is cut towards zero."""
-    seconds, nanos = (pc.struct_field(times, [at]).fill_null(0).to_numpy(zero_copy_only=False) for at in (0, 1))
-    rest = nanos // _NANOS if kind == TIMESTAMP else np.trunc(nanos / _NANOS).astype(np.int64)
-    whole = np.clip(seconds, -_FAR_S, _FAR_S) * 1000 + rest
-    return pa.array(whole, mask=times.is_null().to_numpy(zero_copy_only=False))
 
 
 def _fault(values: pa.Array, kind: str) -> Faults | None:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from millrace.consumers.errors import ConfigError, NotYetError
 from millrace.pipelines.formats.shared.protocol import LONGEST_DETAIL
-from millrace.pipelines.schema import RegisteredSchema
+from millrace.pipelines.schema import RegisteredSchema, Schemas
 
 _COMPILE_S = 60
 _TOLD = 300
@@ -187,6 +187,15 @@ def indexes_of(header: Header) -> tuple[int, ...]:
         index, at = _zigzag(header, at)
         found.append(index)
     return tuple(found) or (0,)
+
+
+def message_name(header: Header, schemas: Schemas) -> str | None:
+    """Return the full name of the message of a header; None where the registry has none. Raise NotYetError."""
+    number = number_of(header)
+    registered = schemas.get(number)
+    descriptors = "" if registered is None else described(registered, number)
+    message = None if isinstance(descriptors, str) else message_at(descriptors, indexes_of(header))
+    return None if message is None else str(message.full_name)
 
 
 def _zigzag(text: bytes, at: int) -> tuple[int, int]:

@@ -89,7 +89,8 @@ def _column(field: Field, schema: Schema, random: np.random.Generator, count: in
         kept = keeping_rules(field, shape, random)
         return kept if field.dtype != "string" else np.char.decode(kept.astype(bytes))
     if field.dtype == "string":
-        return np.char.add("text-", random.integers(0, _TEXTS, shape).astype(str))
+        most = _TEXTS if field.appearing is None else min(_TEXTS, field.appearing.most)
+        return np.char.add("text-", random.integers(0, most, shape).astype(str))
     if field.dtype.startswith("float") and not label:
         return random.uniform(0.1, 1.0, shape).astype(field.dtype)
     return random.integers(0, 2, shape).astype(field.dtype)

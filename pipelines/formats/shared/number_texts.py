@@ -49,7 +49,9 @@ def converted(words: pa.Array, arrow: pa.DataType) -> Converted:
         # Arrow converts a plus sign before a float, and refuses it before an integer.
         text = pc.replace_substring_regex(text, r"^\+([0-9])", r"\1")
     if pa.types.is_boolean(arrow):
-        return _bools(text)
+        known = pc.is_in(text, value_set=pa.array([*TRUE, *FALSE, None], pa.string()))
+        values = pc.if_else(pc.is_valid(text), pc.is_in(text, value_set=pa.array(TRUE)), pa.scalar(None, pa.bool_()))
+        return Converted(values, _wrong(pc.invert(known), text))
     try:
         return Converted(text.cast(arrow), None)
     except pa.ArrowInvalid:
@@ -72,12 +74,6 @@ def _few(words: pa.Array, arrow: pa.DataType) -> Converted:
 
 def _fault_of(text: str | None) -> Show:
     return Show.OUT_OF_RANGE if text and _INTEGERS.match(text) else Show.WRONG_TYPE
-
-
-def _bools(text: pa.Array) -> Converted:
-    known = pc.is_in(text, value_set=pa.array([*TRUE, *FALSE, None], pa.string()))
-    values = pc.if_else(pc.is_valid(text), pc.is_in(text, value_set=pa.array(TRUE)), pa.scalar(None, pa.bool_()))
-    return Converted(values, _wrong(pc.invert(known), text))
 
 
 def _sifted(text: pa.Array, arrow: pa.DataType) -> Converted:

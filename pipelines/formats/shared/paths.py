@@ -213,7 +213,8 @@ def default_of(field: Field) -> np.generic | bytes | None:
         return None
     if field.dtype == "string" and isinstance(field.missing, str):
         return field.missing.encode()
-    if _fits(field.missing, field.dtype):
+    # NaN is the mark of a label that is missing.
+    if _fits(field.missing, field.dtype) or (field.masked and "float" in field.dtype):
         return cast("np.generic", np.dtype(field.dtype).type(field.missing))
     raise ConfigError(f"records: missing: {field.missing!r} of field {field.name!r} is not a {field.dtype}; mend it")
 

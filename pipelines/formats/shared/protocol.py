@@ -140,6 +140,29 @@ def each_known(asked: Iterable[_Key], known: Callable[[_Key], _Known]) -> list[_
     return found
 
 
+class TopicDecoder:
+    """Decodes the records of each topic by a decoder of their own; all give columns for the same model.
+
+    `decode_chunk` asks it for the decoder of its chunk. Values without a topic, as of files, are those of `usual`.
+    """
+
+    def __init__(self, usual: "Decoder", by_topic: "Mapping[str, Decoder]") -> None:
+        self._usual, self._by_topic = usual, dict(by_topic)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the rows."""
+        return self._usual.schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode values that are of no topic."""
+        return self._usual.decode(values)
+
+    def of(self, topic: str) -> "Decoder":
+        """Return the decoder of a topic's records."""
+        return self._by_topic.get(topic, self._usual)
+
+
 class Decoder(Protocol):
     """Decodes values by a schema."""
 

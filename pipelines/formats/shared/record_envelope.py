@@ -45,7 +45,7 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
     comes before any field.
     """
     fields = {field.source: field.as_read for field in schema.fields if is_envelope(field.source)}
-    beside = _read(chunk, fields.values())
+    beside = read_envelope(chunk, fields.values())
     if not decoded.refused and not beside.refused:
         return replace(decoded, columns={**decoded.columns, **beside.columns})
     good = np.zeros(len(chunk), np.bool_)
@@ -71,7 +71,8 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
     )
 
 
-def _read(chunk: Chunk, fields: Iterable[Field]) -> DecodedValues:
+def read_envelope(chunk: Chunk, fields: Iterable[Field]) -> DecodedValues:
+    """Return columns of these fields of the envelope, which are as a record has them, and verdicts."""
     reader = ColumnReader(fields)
     headers = _headers(chunk.headers, reader.fields)
     read = {source: _field(chunk, field, headers) for source, field in reader.fields.items()}

@@ -21,7 +21,7 @@ from pydantic import Field as Setting
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Count
-from millrace.pipelines.schema import Column, Field, Schema
+from millrace.pipelines.schema import PRESENT, Column, Field, Schema
 from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
 from millrace.pipelines.shaping.options import LABEL, PRIOR, number_of
 from millrace.pipelines.shaping.shaper import ShapingSection
@@ -196,6 +196,9 @@ class ResampleShaper(FollowedShaper[ClassSampler]):
         """Return the chunk with the rows that are kept, and the records that are left out."""
         columns = decoded.labels if self._of_label else decoded.features
         classes = class_places(columns[self._column.name], self._options)
+        if self._of_label and self._column.masked:
+            # A record without the label is of no class, and counts as it comes.
+            classes = np.where(columns[self._column.name + PRESENT], classes, len(self._options.classes))
         taken = Taken(decoded.end, decoded.offsets, {CLASS: classes})
         kept, weights = state.sample(taken, salt_of(str(decoded.partition)))
         rows = only(decoded, np.flatnonzero(kept))

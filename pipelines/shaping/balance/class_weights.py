@@ -17,6 +17,7 @@ import tensorflow as tf
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.shaping.balance.balance import BalanceSettings
 from millrace.pipelines.shaping.options import LABEL, PRIOR, number_of
+from millrace.pipelines.stream.label_masks import masks_of
 
 
 class Output(StrEnum):
@@ -44,11 +45,16 @@ def weights_of(counts: Any, options: BalanceSettings) -> Any:
 
 
 def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceSettings) -> Any:
-    """Return 1 where a row is of a class, [rows, classes], float32; a row of another class has none.
+    """Return 1 where a row is of a class, [rows, classes], float32; a row of another class, or without one, has none.
 
     Raise ConfigError where there is no such column, or it is not one value a row.
     """
-    column = _column(features, labels, options.by)
+    mask = masks_of(labels).get(options.by)
+    found = _one_hot(_column(features, labels, options.by), options)
+    return found if mask is None else found * tf.cast(mask, tf.float32)[:, None]
+
+
+def _one_hot(column: Any, options: BalanceSettings) -> Any:
     classes = options.classes
     if column.shape.rank == 2 and column.shape[1] == 1:
         column = column[:, 0]

@@ -7,13 +7,12 @@ cut. Everything is done for all records of a chunk at once; only its distinct ke
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column
@@ -149,6 +148,9 @@ class Windows:
     lengths: Int64s
     """How many records each sequence has; before them lies filling."""
     columns: Mapping[str, Column]
+    """Of what becomes a sequence."""
+    singles: Mapping[str, Column]
+    """Of what has one value a row, that of an earlier record: a value for each row."""
 
 
 class _Groups(NamedTuple):
@@ -159,16 +161,10 @@ class _Groups(NamedTuple):
     """The place of each key."""
     sizes: Int64s
     """How many records of each key there are."""
-
-    @property
-    def of(self) -> Int64s:
-        """The key of each record, by its number among the keys of these records."""
-        return np.repeat(np.arange(len(self.sizes)), self.sizes)
-
-    @property
-    def ranks(self) -> Int64s:
-        """How many records of the same key are before each."""
-        return np.arange(len(self.order)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+    of: Int64s
+    """The key of each record, by its number among the keys of these records."""
+    ranks: Int64s
+    """How many records of the same key are before each."""
 
 
 class KeyWindows:
@@ -201,7 +197,7 @@ class KeyWindows:
             groups = self._grouped(part)
             windows = self._cut(part, groups)
             self._write(part, groups)
-            found.append(Windows(windows.rows + first, windows.newest, windows.lengths, windows.columns))
+            found.append(replace(windows, rows=windows.rows + first))
             first += len(part)
         return _joined(found)
 
@@ -261,7 +257,8 @@ class KeyWindows:
         count = len(taken)
         if self.layout.options.by is None:
             self.slots.place([0], np.array([count - 1]), count)
-            return _Groups(np.arange(count), np.zeros(1, np.int64), np.array([count]))
+            order = np.arange(count)
+            return _Groups(order, np.zeros(1, np.int64), np.array([count]), np.zeros(count, np.int64), order)
         keys, which = numbered(taken.columns[KEYS])
         last = np.zeros(len(keys), np.int64)
         last[which] = np.arange(count)  # of equal indexes the last one stays
@@ -274,33 +271,63 @@ class KeyWindows:
             ring[fresh] = b"" if ring.dtype == object else 0
         # Numbers of 16 bits are sorted in a few passes.
         short = which.astype(np.uint16) if len(keys) <= 2**16 else which
-        return _Groups(np.argsort(short, kind="stable"), slots, np.bincount(which, minlength=len(keys)))
+        sizes = np.bincount(which, minlength=len(keys))
+        ranks = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return _Groups(np.argsort(short, kind="stable"), slots, sizes, np.repeat(np.arange(len(sizes)), sizes), ranks)
 
     def _cut(self, taken: Taken, groups: _Groups) -> Windows:
         layout, options = self.layout, self.layout.options
-        of, history = groups.of, layout.history
-        before = self._seen[groups.slots]
-        # In each column lie, key by key, its last records (filling before them), then those of these records.
-        places = np.arange(len(of)) + history * (of + 1)
-        counts = before[of] + groups.ranks + 1 - layout.ahead
-        gives = (counts >= options.min_length) & ((counts - options.min_length) % options.stride == 0)
+        of, ranks, dilation, past = groups.of, groups.ranks, options.dilation, layout.length - 1
+        # The newest record of the sequence that each record would give is this one of its key's, counted from 0.
+        newest = self._seen[groups.slots][of] + ranks - layout.ahead
+        gives = (newest + 1 >= options.min_length) & ((newest + 1 - options.min_length) % options.every == 0)
         place_of = np.empty(len(of), np.int64)
         place_of[groups.order] = np.arange(len(of))
         rows = np.flatnonzero(gives[place_of])
         chosen = place_of[rows]
-        firsts = np.cumsum(groups.sizes) - groups.sizes
-        keys, steps = len(groups.sizes), np.arange(history)
-        # Where each of them is taken from: what is held of these keys, and behind it these records as they came.
-        source = np.empty(len(of) + history * keys, np.int64)
-        source[(np.arange(keys) * history + firsts)[:, None] + steps] = np.arange(keys * history).reshape(keys, history)
-        source[places] = keys * history + groups.order
-        held_at = (groups.slots[:, None] * history + (before[:, None] + steps) % max(1, history)).ravel()
-        columns = dict[str, Column]()
-        for name, ring in self._rings.items() if len(chosen) else ():
+        if not len(chosen):
+            return Windows(rows, rows, rows, {}, {})
+        # A sequence takes every `dilation`-th record of its key, so the records of a key fall into as many strands, of
+        # which each row needs one. In a column lie, strand by strand, its records before these (before them filling),
+        # then those of these records. Strands without a row are left out: a row takes its sequence's memory at most.
+        strands = np.minimum(groups.sizes, dilation)
+        strand = np.repeat(np.cumsum(strands) - strands, groups.sizes) + ranks % dilation
+        used = np.zeros(int(strands.sum()), np.bool_)
+        used[strand[gives]] = True
+        own = np.flatnonzero(used[strand])
+        strand = (np.cumsum(used) - 1)[strand[own]]
+        sizes = np.bincount(strand)
+        starts = np.cumsum(sizes + past) - sizes - past
+        places = starts[strand] + past + ranks[own] // dilation
+        first = own[ranks[own] < dilation]
+        # Where each of them is taken from: what is held of the strands, and behind it the records as they are sorted.
+        source = np.empty(len(own) + past * len(sizes), np.int64)
+        source[starts[:, None] + np.arange(past)] = np.arange(past * len(sizes)).reshape(len(sizes), past)
+        source[places] = past * len(sizes) + np.arange(len(own))
+        before = newest[first][:, None] - dilation * np.arange(past, 0, -1)
+        held_at = (groups.slots[of[first]][:, None] * layout.history + before % max(1, layout.history)).ravel()
+        columns = {
             # Of whole rows: `take` copies each at once, which an index of two dimensions does not.
-            held = ring.reshape(-1, *ring.shape[2:]).take(held_at, axis=0)
-            columns[name] = np.concatenate([held, taken.columns[name]]).take(source, axis=0)
-        return Windows(rows, places[chosen] - layout.ahead, np.minimum(counts[chosen], layout.length), columns)
+            name: np.concatenate(
+                [_flat(self._rings[name]).take(held_at, axis=0), self._earlier(name, layout.ahead, own, taken, groups)]
+            ).take(source, axis=0)
+            for name in layout.in_sequences
+        }
+        singles = {name: self._earlier(name, steps, chosen, taken, groups) for name, steps in layout.singles.items()}
+        place = np.empty(len(of), np.int64)
+        place[own] = places
+        lengths = np.minimum(newest[chosen] // dilation + 1, layout.length)
+        return Windows(rows, place[chosen], lengths, columns, singles)
+
+    def _earlier(self, name: str, steps: int, which: Int64s, taken: Taken, groups: _Groups) -> Column:
+        """Return the values of the records that come this many records of their key before these sorted ones."""
+        values: Column = taken.columns[name].take(groups.order[np.maximum(which - steps, 0)], axis=0)
+        ranks = groups.ranks[which]
+        if (held := ranks < steps).any():
+            slots = groups.slots[groups.of[which[held]]]
+            back = self._seen[slots] + ranks[held] - steps
+            values[held] = self._rings[name][slots, back % self.layout.history]
+        return values
 
     def _write(self, taken: Taken, groups: _Groups) -> None:
         history = self.layout.history
@@ -326,20 +353,23 @@ class KeyWindows:
             self._rings[held.name] = ring
 
 
+def _flat(ring: Column) -> Column:
+    """Return the records of all keys one after another."""
+    return ring.reshape(-1, *ring.shape[2:])
+
+
 def _joined(found: Sequence[Windows]) -> Windows:
-    if len(found) == 1:
-        return found[0]
-    some = [one for one in found if len(one.rows)]
+    some = [one for one in found if len(one.rows)] or [*found[:1]]
     if not some:
         none = np.empty(0, np.int64)
-        return Windows(none, none, none, {})
-    first, newest = 0, list[npt.NDArray[np.int64]]()
-    for one in some:
-        newest.append(one.newest + first)
-        first += max((len(column) for column in one.columns.values()), default=0)
+        return Windows(none, none, none, {}, {})
+    if len(some) == 1:
+        return some[0]
+    sizes = [max(len(column) for column in one.columns.values()) for one in some]
     return Windows(
         np.concatenate([one.rows for one in some]),
-        np.concatenate(newest),
+        np.concatenate([one.newest + first for one, first in zip(some, accumulate([0, *sizes]), strict=False)]),
         np.concatenate([one.lengths for one in some]),
         {name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
+        {name: np.concatenate([one.singles[name] for one in some]) for name in some[0].singles},
     )

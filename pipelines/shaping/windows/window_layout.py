@@ -58,7 +58,14 @@ class WindowOptions(ShapingSection):
         "all features but the key.",
         examples=[["amount", "merchant"]],
     )
-    stride: Count = Setting(
+    dilation: Count = Setting(
+        1,
+        ge=1,
+        le=10_000,
+        description="A sequence takes every this many records of the key, counted back from the newest: with 2 it "
+        "takes every second one, and reaches back twice as far. All records between are held.",
+    )
+    every: Count = Setting(
         1,
         ge=1,
         le=10_000,
@@ -123,10 +130,14 @@ class WindowLayout:
         self.schema, self.options, self.length = schema, options, options.length
         self.ahead = max((label.ahead for label in schema.labels), default=0)
         """How many records after the newest of a sequence its last label comes."""
-        self.history = self.length - 1 + self.ahead
+        self.history = (self.length - 1) * options.dilation + self.ahead
         """How many records before the present one a row may be made of."""
         self.sequences = self._sequences()
         """The inputs that become sequences: features, and the lengths of those that are padded lists."""
+        self.in_sequences = (*(of_feature(one.name) for one in self.sequences), *([TIMES] if options.gaps else []))
+        """The columns of which a row has a sequence."""
+        self.singles = self._singles()
+        """By column of which a row has one value, that of an earlier record: how many records before its last one."""
         self.held = self._held()
         self.key_nbytes = (
             _KEY_BYTES + options.max_text + self.history * sum(one.nbytes(options.max_text) for one in self.held)
@@ -162,7 +173,7 @@ class WindowLayout:
                     name=options.lengths,
                     source=TIMES,
                     dtype="int32",
-                    min=min(options.min_length, self.length),
+                    min=min((options.min_length - 1) // options.dilation + 1, self.length),
                     max=self.length,
                 )
             )
@@ -208,14 +219,21 @@ class WindowLayout:
         }
         return tuple(field for field in self.schema.inputs if field.name in names)
 
-    def _held(self) -> tuple[Held, ...]:
-        sequences = {field.name for field in self.sequences}
+    def _singles(self) -> dict[str, int]:
         # What is no sequence is of the newest record of one, which is a past one where a label comes later.
-        past = {one.name for one in self.schema.inputs if one.name != self.options.by} if self.ahead else sequences
-        features = [one for one in self.schema.inputs if one.name in past]
-        labels = [one for one in self.schema.labels if one.ahead < self.ahead]
-        held = [(of_feature(one.name), one) for one in features] + [(of_label(one.name), one) for one in labels]
-        columns = [Held(name=name, dtype=one.numpy_dtype, shape=one.shape) for name, one in held]
-        if self.options.gaps is not None:
+        sequences = {field.name for field in self.sequences}
+        features = [one.name for one in self.schema.inputs if one.name not in sequences and one.name != self.options.by]
+        singles = {of_feature(name): self.ahead for name in features}
+        singles |= {of_label(one.name): self.ahead - one.ahead for one in self.schema.targets}
+        return {name: steps for name, steps in singles.items() if steps}
+
+    def _held(self) -> tuple[Held, ...]:
+        known = {of_feature(one.name): one for one in self.schema.inputs}
+        known |= {of_label(one.name): one for one in self.schema.targets}
+        wanted = {*self.in_sequences, *self.singles}
+        columns = [
+            Held(name=name, dtype=one.numpy_dtype, shape=one.shape) for name, one in known.items() if name in wanted
+        ]
+        if TIMES in wanted:
             columns.append(Held(name=TIMES, dtype=np.dtype(np.int64), shape=()))
         return tuple(columns)

@@ -214,8 +214,8 @@ def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
         if name in sequences:
             # It does of a column what is asked of one: some rows, or all.
             features[name] = cast("Column", WindowColumn(columns[of_feature(name)], windows.newest, length))
-        elif layout.ahead and name != options.by:
-            features[name] = columns[of_feature(name)][windows.newest]
+        elif of_feature(name) in layout.singles:
+            features[name] = windows.singles[of_feature(name)]
         else:
             features[name] = decoded.features[name][rows]
     if options.lengths is not None:
@@ -224,10 +224,10 @@ def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
         times = WindowColumn(columns[TIMES], windows.newest, length)
         features[options.gaps] = cast("Column", GapColumn(times, windows.lengths, length))
     labels = {
-        field.name: decoded.labels[field.name][rows]
-        if field.ahead == layout.ahead
-        else columns[of_label(field.name)][windows.newest + field.ahead]
-        for field in layout.schema.labels
+        field.name: windows.singles[of_label(field.name)]
+        if of_label(field.name) in layout.singles
+        else decoded.labels[field.name][rows]
+        for field in layout.schema.targets
     }
     return replace(
         decoded,
@@ -237,6 +237,8 @@ def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
         labels=labels,
         weights=None if decoded.weights is None else decoded.weights[rows],
         truncated={name: mask[rows] for name, mask in decoded.truncated.items()},
+        keys=None if decoded.keys is None else decoded.keys[rows],
+        timestamps=None if decoded.timestamps is None else decoded.timestamps[rows],
         # As much as its rows take when they are copied into blocks.
         nbytes=max(decoded.nbytes, len(rows) * layout.shaped.row_nbytes),
     )
@@ -253,7 +255,9 @@ def _without_rows(decoded: Decoded, layout: WindowLayout) -> Decoded:
         offsets=decoded.offsets[:0],
         event_times=decoded.event_times[:0],
         features={field.name: empty(field.shape, field.numpy_dtype) for field in schema.inputs},
-        labels={field.name: empty(field.shape, field.numpy_dtype) for field in schema.labels},
+        labels={field.name: empty(field.shape, field.numpy_dtype) for field in schema.targets},
         weights=None if decoded.weights is None else decoded.weights[:0],
         truncated={},
+        keys=None if decoded.keys is None else decoded.keys[:0],
+        timestamps=None if decoded.timestamps is None else decoded.timestamps[:0],
     )

@@ -118,6 +118,17 @@ def test_show_names_the_weights_that_a_model_began_with(config: str, folder: Fol
     assert "weights of    clicks@37 (sha256 abababababab): 4 kept, 1 new\n" in run("show", "0", "-c", config)
 
 
+def test_show_and_list_have_the_scores_on_the_golden_set(config: str, folder: Folder) -> None:
+    path = folder.checkpoint(3) / FILE_NAME
+    body = unseal(path.read_bytes())
+    golden = {"rows": 1200, "sha256": "cd" * 32, "values": {"auc": 0.71234, "loss": 0.5}}
+    path.write_bytes(seal({**body, "golden": golden}))
+    assert "golden set    auc 0.7123, loss 0.5 (1,200 records, sha256 cdcdcdcdcdcd)\n" in run("show", "3", "-c", config)
+    newest, before, *_ = json.loads(run("list", "-c", config, "--json"))["checkpoints"]
+    assert newest["golden"] == golden
+    assert "golden" not in before
+
+
 def test_pins_are_listed_by_holder_and_lifted_one_by_one(config: str) -> None:
     assert run("pin", "1", "-c", config, "--by", "ann").startswith("checkpoint 1 is pinned by ann since 2")
     (pin,) = json.loads(run("pin", "2", "-c", config, "--json"))["pins"]

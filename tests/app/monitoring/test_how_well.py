@@ -133,6 +133,26 @@ def test_five_classes_have_an_f1_for_each_and_may_be_judged_by_their_mean() -> N
     assert (live.guesses["accuracy"], live.guesses["f1[4]"]) == ("base rate", "guessing")
 
 
+def test_a_guess_of_no_change_that_beats_the_base_rate_is_named_and_has_to_be_beaten() -> None:
+    in_runs = LiveSnapshot(
+        scored="before_update",
+        window_s=60.0,
+        records=100,
+        values={"accuracy": 0.91},
+        baseline={"accuracy": 0.55},
+        guesses={"accuracy": "base rate"},
+        no_change={"accuracy": 0.93},
+        cumulative={},
+        cumulative_records=100,
+        watch=choose_watched({"accuracy": True}),
+    )
+    assert how_well(in_runs) == ["Accuracy 0.91 over the last minute (base rate: 0.55, no change: 0.93)."]
+    assert in_runs.ahead_of_guessing == pytest.approx(-0.02)
+    at_random = replace(in_runs, no_change={"accuracy": 0.505})
+    assert how_well(at_random) == ["Accuracy 0.91 over the last minute (base rate: 0.55)."]
+    assert at_random.ahead_of_guessing == pytest.approx(0.36)
+
+
 def test_an_autoencoder_without_a_label_is_judged_beside_the_mean_of_its_input() -> None:
     live = learnt(model_of(FEATURES, None, loss="mse"), None)
     (sentence,) = how_well(live)

@@ -40,6 +40,7 @@ PLAIN_FACTS = {
     "dead_letters_limit_bytes",
     "deployment_info",
     "fetched_bytes_total",
+    "gpu_memory_total_bytes",
     "live_baseline",
     "live_cumulative_records",
     "live_records",

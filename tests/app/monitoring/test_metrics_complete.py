@@ -38,6 +38,7 @@ SERIES: Mapping[str, str] = {
     "status.records.learnt": "history_offsets{outcome=learnt}",
     "status.records.set_aside.*": "records_set_aside_total",
     "status.records.skipped.*": "history_offsets{outcome=skipped}",
+    "status.records.filtered": "history_offsets{outcome=filtered}",
     "status.records.gaps": "history_offsets{outcome=empty}",
     "status.records.lost": "history_offsets{outcome=lost}",
     "status.records.truncated.*": "records_truncated_total",
@@ -50,6 +51,7 @@ SERIES: Mapping[str, str] = {
     "status.live.records": "live_records",
     "status.live.age_s": "live_age_seconds",
     "status.live.baseline.*": "live_baseline",
+    "status.live.no_change.*": "live_no_change",
     "status.live.watch.value": "live_watched_value",
     "status.live.watch.baseline": "live_watched_baseline",
     "status.live.watch.ahead": "live_watched_ahead",
@@ -152,7 +154,7 @@ def observation(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Observation:
     rig.service.ledger.skip(Skip(partition=P0, start=9, end=12, order="rewind-1", reason="a bad hour"))
     facts = rig.feed.facts_of(rig.draw().facts.number)
     (span,) = facts.spans
-    cut = replace(span, learnt=span.learnt - 3, skipped={"rewind-1": 3}, truncated={"words": 2})
+    cut = replace(span, learnt=span.learnt - 4, skipped={"rewind-1": 3}, filtered=1, truncated={"words": 2})
     rig.service.ledger.settle(replace(facts, spans=(cut,)))
     rig.service.ledger.restart_partition(P1, 3)
     rig.produce(P0, 6)

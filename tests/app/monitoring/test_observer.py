@@ -11,6 +11,7 @@ from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.snapshot import Snapshot, take
 from millrace.app.monitoring.status import status_of
 from millrace.app.monitoring.throughput import throughput_of
+from millrace.app.service.figures import GpuFigures
 from millrace.app.service.kafka_stream import StreamStatistics
 from millrace.consumers.kafka.statistics import OpenTransaction
 from millrace.consumers.reasons import Reason
@@ -347,6 +348,31 @@ def test_behind_an_open_transaction_no_faster_fetching_is_advised(scene: Scene) 
     observation = scene.observer.look()
     assert not observation.problems
     assert throughput_of(observation).advice.startswith("An open transaction is the limit")
+
+
+@pytest.mark.parametrize(
+    ("utilization", "advice"),
+    [
+        ((0.45, 0.02), "The CPU's side of the calls is the limit: the GPU is busy for only 50 % of them."),
+        ((0.0, 0.81), "The GPU is the limit, busy for 90 % of the calls: the policy mixed_bfloat16, another GPU"),
+        ((None, None), "Compute is the limit: a larger training.batch_size, more batches_per_call or another GPU"),
+    ],
+)
+def test_how_busy_the_gpu_is_says_which_side_of_a_call_is_the_limit(
+    scene: Scene, utilization: tuple[float | None, ...], advice: str
+) -> None:
+    posting = posted(scene)
+    here = replace(posting, model=replace(posting.model, devices=("GPU:0",)))
+    shown = {
+        str(number): GpuFigures(utilization=one, memory_bytes=1, memory_total_bytes=2)
+        for number, one in enumerate(utilization)
+    }
+    scene.at(0, starved_s=0.0)
+    meter = metered(scene.snapshot, blocks=0.1, compute=0.9)
+    scene.at(10, starved_s=0.0, posting=here, meter=meter, figures={"gpus": shown})
+    found = throughput_of(scene.observer.look())
+    assert found.bound_by == "compute"
+    assert found.advice.startswith(advice)
 
 
 @pytest.mark.parametrize(("device", "more"), [("GPU:0", "another GPU would"), ("CPU:0", "more CPU cores, or a GPU,")])

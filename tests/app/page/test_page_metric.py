@@ -34,6 +34,7 @@ def test_the_chart_shows_the_watched_metric_and_names_the_guess(page: Page) -> N
     panel = page.locator("#panel-metric")
     expect(panel.locator("[data-name=metric]")).to_have_text("accuracy over 1m")
     expect(panel.locator("[data-name=baseline]")).to_have_text("base rate")
+    expect(panel.locator("[data-name=no-change]")).to_have_text("no change 0.500")
     expect(panel.locator("[data-name=loss]")).to_have_text("loss 0.500")
 
 

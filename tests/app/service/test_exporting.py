@@ -18,7 +18,7 @@ import pytest
 from millrace.app.service.exporting import Exporting, ExportVerdict, RunExport
 from millrace.app.settings import Settings
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
-from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.manifest import GoldenScores, Manifest
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.ledger.ledger import Ledger
@@ -97,6 +97,31 @@ def test_a_gate_says_once_what_is_missing_and_since_when(
     assert runs.asked == [3]
     assert [pin.number for pin in Pins(folder_in(tmp_path)).all()] == [3], "it may be pruned before a process starts"
     assert kinds(events) == ["export_held_back", "exported"]
+
+
+def held_for(thread: Exporting, lacking: str) -> bool:
+    figures = thread.figures()
+    return figures is not None and figures.missing == (lacking,)
+
+
+def test_a_gate_may_ask_for_a_score_on_the_golden_set(
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor
+) -> None:
+    text = EXPORT.replace("accuracy >= 0.5", "golden.accuracy >= 0.5")
+    runs, settings = Exports(), load_text(FIVE_LINES + text).settings
+    with exporting(settings, runs, Events()) as thread:
+        for number, golden, lacking in (
+            (1, None, "golden.accuracy is not known yet, and has to be >= 0.5"),
+            (2, 0.25, "golden.accuracy is 0.25, and golden.accuracy >= 0.5 is asked"),
+        ):
+            made = made_at(manifest, number, accuracy=0.75)
+            scores = None if golden is None else GoldenScores(rows=9, sha256="ab", values={"accuracy": golden})
+            thread.durable(replace(made, golden=scores), Ledger(), Meter(time.monotonic))
+            wait_for(partial(held_for, thread, lacking), timeout=10)
+        scores = GoldenScores(rows=9, sha256="ab", values={"accuracy": 0.5})
+        thread.durable(replace(made_at(manifest, 3, 0.25), golden=scores), Ledger(), Meter(time.monotonic))
+        wait_for(lambda: (found := thread.figures()) is not None and found.made == 1, timeout=10)
+    assert runs.asked == [3]
 
 
 def test_an_export_that_fails_is_an_event_and_the_next_is_made(
@@ -224,7 +249,7 @@ def test_an_export_runs_on_idle_cores_and_again_at_low_priority_if_it_starves(
         "time.sleep(600 * (os.sched_getscheduler(0) == os.SCHED_IDLE))\n"
         "print(json.dumps({'nice': os.nice(0), 'already': True}))\n"  # as if the first had published
     )
-    monkeypatch.setattr(child_process, "_STARVING_S", 1.0)
+    monkeypatch.setattr(child_process, "_STARVING_S", 5.0)
     export = child_process.ExportProcess(tmp_path / "clicks.yaml")
     export._command = dying_with_parent([sys.executable, "-c", code, str(tmp_path / "tried")])
     verdict = export(0, 60.0, threading.Event())

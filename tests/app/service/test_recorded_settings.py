@@ -10,7 +10,9 @@ from millrace.app.service.provenance import hyperparameter_options
 from millrace.app.settings import Settings, load
 from millrace.app.tools.validate import CheckOutcome
 from millrace.app.tools.validate.checkpoint_check import folder_checks
-from millrace.training.model.hyperparameters import OnChange
+from millrace.pipelines.where.conditions import WhereCondition
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.model.hyperparameters import NAME, Hyperparameters, OnChange
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import SCHEMA, mlp
@@ -52,6 +54,15 @@ def test_what_matters_to_what_is_learnt_is_remembered_and_no_secret_is(configure
     assert {name: options.settings[name] for name in wanted} == wanted
     assert options.on_change is OnChange.BUILD
     assert "s3cret" not in str(options)
+
+
+def test_another_memory_of_the_passes_is_a_change(configure: Configure) -> None:
+    sizes = ("null", "300")
+    given = [f"training: {{batch_size: 12, passes: 8, memory: {size}}}" for size in sizes]
+    one, other = (hyperparameter_options(configure(each)).settings for each in given)
+    assert {name: (one[name], other[name]) for name in one if one[name] != other[name]} == {
+        "training.memory": (None, 300)
+    }
 
 
 def test_another_model_file_is_a_change_and_another_checkpoint_path_is_none(
@@ -98,6 +109,27 @@ def _model(rate: float) -> Any:
     model = mlp()
     model.optimizer.learning_rate = rate
     return model
+
+
+@pytest.mark.tensorflow
+def test_a_checkpoint_that_has_a_setting_by_its_old_name_is_compared_by_the_new_one(configure: Configure) -> None:
+    options = hyperparameter_options(configure("windows: {length: 3, every: 2}"))
+    others = {name: value for name, value in options.settings.items() if name != "windows.every"}
+    for old, changed in ((2, ()), (5, ("windows.every: 5 in the checkpoint, 2 in model and settings; 2 is used",))):
+        parts = {"optimizer": PartState(), NAME: PartState(facts={**others, "windows.stride": old})}
+        found = Hyperparameters(_model(0.5), options).foreseen(parts)
+        assert tuple(map(str, found)) == changed
+
+
+@pytest.mark.tensorflow
+def test_a_condition_that_only_the_checkpoint_or_only_the_settings_have_is_a_change(configure: Configure) -> None:
+    settings = configure()
+    records = settings.records.model_copy(update={"where": {"type": WhereCondition.model_validate("click")}})
+    without, selecting = map(hyperparameter_options, (settings, settings.model_copy(update={"records": records})))
+    for then, now in ((without, selecting), (selecting, without)):
+        parts = {"optimizer": PartState(), NAME: PartState(facts=dict(then.settings))}
+        [change] = Hyperparameters(_model(0.5), now).foreseen(parts)
+        assert str(change).startswith("records.where.type: ")
 
 
 @pytest.mark.tensorflow

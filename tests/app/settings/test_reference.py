@@ -39,8 +39,8 @@ def test_what_features_alone_can_have_is_offered_for_no_label() -> None:
         assert f"records.features.<name>.{key}" in offered
         assert not {f"records.label.{key}", f"records.label.<name>.{key}"} & offered
     document = json_schema()
-    labels = [schema for name, schema in document["$defs"].items() if "Label" in name]
-    assert len(labels) == 2
+    labels = [schema for name, schema in document["$defs"].items() if name.endswith("LabelSettings")]
+    assert len(labels) == 3
     assert not any({"pad", "length", "ragged"} & properties.keys() for properties in map(_properties, labels))
 
 

@@ -14,6 +14,10 @@ from millrace.consumers.section import SettingError
     [
         ({"TRAINING__BATCH_SIZE": "1000"}, "training.batch_size is 1000, which 3 workers cannot share evenly"),
         ({"TRAINING__REPLICAS": "3"}, "training.replicas is 3; write auto"),
+        (
+            {"TRAINING__ROWS": "together", "TRAINING__PARTIAL_BATCHES": "wait", "TRAINING__REPLICAS": "1"},
+            "training.rows: together works with one worker only",
+        ),
         ({"TRAINING__PARTIAL_BATCHES": "wait"}, "training.partial_batches: wait works with one worker only"),
         (
             {"TRAINING__DETERMINISTIC": "true", "TRAINING__MAX_WAIT": "null", "TRAINING__REPLICAS": "1"},

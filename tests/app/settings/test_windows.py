@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.app.settings.yaml_file import SettingsError
+from tests.app.conftest import FIVE_LINES
 
 BY_USER: dict[str, Any] = {"length": 5, "by": "user", "lengths": "known", "gaps": "gaps"}
 FEATURES: dict[str, Any] = {
@@ -45,9 +46,9 @@ def test_windows_that_cannot_be_are_refused_with_the_way_out(
         load_text(**variables(BY_USER | windows, **others))
 
 
-@pytest.mark.parametrize("name", ["by", "of", "stride", "max_bytes"])
+@pytest.mark.parametrize("name", ["by", "of", "every", "max_bytes"])
 def test_windows_without_a_length_are_warned_of_by_the_setting_without_effect(load_text: Any, name: str) -> None:
-    value = {"by": "user", "of": ["price"], "stride": 2, "max_bytes": "1MiB"}[name]
+    value = {"by": "user", "of": ["price"], "every": 2, "max_bytes": "1MiB"}[name]
     (warning,) = load_text(**variables({name: value})).warnings
     assert warning.startswith(f"windows.{name} has no effect: it says how records become sequences")
     assert load_text(**variables({name: value, "length": None})).warnings == ()
@@ -67,3 +68,19 @@ def test_a_later_value_of_a_feature_may_be_the_label(load_text: Any) -> None:
     label = {"field": "price", "ahead": 3}
     settings = load_text(**variables(BY_USER | {"of": ["price"]}, RECORDS__LABEL=label)).settings
     assert [field.ahead for field in settings.row_schema.labels] == [3]
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_an_old_name_means_the_same_and_is_warned_of_with_the_new_one(load_text: Any, problem: Any, file: bool) -> None:
+    old = f"{FIVE_LINES}windows: {{length: 5, stride: 3}}\n"
+    given = {} if file else {"MILLRACE_WINDOWS__STRIDE": "3", "MILLRACE_WINDOWS__LENGTH": "5"}
+    loaded = load_text(old if file else FIVE_LINES, **given)
+    origin = loaded.origins["windows.every"]
+    assert (loaded.settings.windows.every, "windows.stride" in loaded.origins) == (3, False)
+    assert origin.endswith("clicks.yaml:6") if file else origin == "environment MILLRACE_WINDOWS__STRIDE"
+    (warning,) = loaded.warnings
+    assert warning == f"{origin}: windows.stride is now called windows.every, and means the same; write the new name"
+    # The environment goes over the file, whatever each of them calls it.
+    assert load_text(old, MILLRACE_WINDOWS__EVERY="2").settings.windows.every == 2
+    both = problem("windows: {length: 5, stride: 3, every: 2}\n")
+    assert both == "clicks.yaml:6: windows.stride is now called windows.every, which is there too; leave stride out"

@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from millrace.app.cli import init as init_module
 from millrace.app.cli.command_list import application
 from millrace.app.settings import Settings, load, to_decoder
 from millrace.app.tools.init import topic_sample
@@ -32,8 +33,9 @@ from millrace.app.tools.init.columns import ColumnKind, columns_of
 from millrace.app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from millrace.app.tools.init.drafted_model import model_text
+from millrace.app.tools.init.kinds import kinds_of
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.topic_sample import look_at
+from millrace.app.tools.init.topic_sample import FirstRecords, look_at
 from millrace.consumers.errors import ConfigError, UnreachableError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Chunk, Partition
@@ -893,3 +895,32 @@ def test_a_regression_with_outliers_learns_more_than_the_median(tmp_path: Path) 
     ordinary = y < 1e4
     assert errors.mean() < of_the_median.mean()
     assert errors[ordinary].mean() < of_the_median[ordinary].mean() / 2
+
+
+def test_of_several_kinds_of_records_those_with_the_label_are_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `records.where`: the draft decodes all of them, and filters the others."""
+    draw = random.Random(2)
+    rows: list[dict[str, Any]] = [
+        {"type": "impression", "price": draw.random(), "hour": draw.randrange(24), "clicked": draw.randrange(2)}
+        if number % 3
+        else {"type": ["login", "search"][number % 2], "user": f"u{number}"}
+        for number in range(120)
+    ]
+    values = [json.dumps(row).encode() for row in rows]
+    chunk = chunk_of(values)
+    found = FirstRecords(
+        values=values, beside=[{}] * 120, held=120, partitions=1, tombstones=0, records_per_s=1.0, chunks=[chunk]
+    )
+    monkeypatch.setattr(init_module, "first_records", lambda _: found)
+    typed = ("--topic", "t", "--bootstrap-servers", "here:1", "--label", "clicked", "--out", str(tmp_path), "--json")
+    done = CliRunner().invoke(application, ["init", *typed], catch_exceptions=False)
+    report = json.loads(done.stdout)
+    assert (report["where"], report["set_aside"]) == ({"type": "impression"}, {})
+    decoded = decode_chunk(chunk, to_decoder(load(tmp_path / "millrace.yaml", {}).settings.records))
+    assert (len(decoded), len(decoded.filtered), decoded.refused) == (80, 40, ())
+    assert kinds_of([{"type": "a", "y": 1}] * 50 + [{"type": "b", "y": 1}] * 50, "y") is None
+    assert kinds_of([{"type": "a", "y": 1}] * 50 + [{"type": "a"}] * 50, "y") is None
+    nested = [{"all": [1, 2], "in": {"a": 1}, "type": "a", "y": 1}] * 50 + [{"all": [1], "type": "b"}] * 50
+    assert kinds_of(nested, "y") == ("type", ["a"]), "beside lists and objects"

@@ -20,8 +20,12 @@ HOUR_S, DAY_S = 3600, 86_400
 @pytest.mark.parametrize(
     ("held", "rate", "batch_size", "passes"),
     [
-        (1_000, None, 32, 4),
-        (1_000, 0.5, 32, 4),
+        (1_000, None, 8, 2),
+        (1_000, 0.5, 8, 2),
+        (1_000, 99.0, 8, 2),
+        (1_000, 100.0, 32, 4),
+        (59_000, None, 8, 2),
+        (60_000, None, 32, 4),
         (1_000, 800.0, 32, 4),
         (1_000, 1_000.0, 32, 2),
         (1_000, 3_000.0, 32, 1),
@@ -53,8 +57,8 @@ def test_rare_class_is_learnt_once_and_slow_models_get_fewer_updates() -> None:
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        (None, "it is not known how fast more come: slow enough to learn small batches, each 4 times"),
-        (0.5, "about 1,800 an hour more come: slow enough to learn small batches, each 4 times"),
+        (None, "it is not known how fast more come: slow enough to learn small batches, each 2 times"),
+        (0.5, "about 1,800 an hour more come: slow enough to learn small batches, each 2 times"),
         (3_141.0, "about 3,100 a second more come: slow enough for small batches"),
         (50_000.0, "about 50,000 a second more come: too fast for smaller batches"),
     ],

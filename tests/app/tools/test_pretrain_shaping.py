@@ -44,7 +44,7 @@ CONFIG: dict[str, Any] = {
     "training": {"batch_size": 16, "batches_per_call": 2},
     "checkpoints": {"path": "./checkpoints"},
 }
-WINDOWS = {"by": "user", "length": 5, "lengths": "known", "gaps": "gaps", "stride": 2, "max_bytes": "24kB"}
+WINDOWS = {"by": "user", "length": 5, "lengths": "known", "gaps": "gaps", "every": 2, "max_bytes": "24kB"}
 RESAMPLED = {"target": {0: 0.5, 1: 0.5}, "how": "resample"}
 SHAPED: dict[str, dict[str, Any]] = {"windows": {"windows": WINDOWS}, "resample": {"balance": RESAMPLED}}
 SHAPED["both"] = {**SHAPED["windows"], **SHAPED["resample"]}

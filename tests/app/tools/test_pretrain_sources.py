@@ -10,16 +10,17 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 import typer
 
-from millrace.app.cli.pretrain import EpochLines, RangeOptions, SharingOptions, source_of
+from millrace.app.cli.pretrain import EpochLines, RangeOptions, ReadingOptions, SharingOptions, source_of
 from millrace.app.settings import Settings, load, to_schema
 from millrace.app.tools.pretrain.inputs import (
     InputOptions,
     chunks_of,
     reader_of,
-    require_unused,
     served,
     training_blocks,
 )
@@ -32,14 +33,16 @@ from millrace.app.tools.pretrain.shard_sources import (
     split,
 )
 from millrace.consumers.archive.archive_store import Place
+from millrace.consumers.archive.object_store import ObjectStore
 from millrace.consumers.archive.shard_names import Format
+from millrace.consumers.archive.stores import store_at
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Ago, Now
 from millrace.consumers.records import Partition
 from millrace.pipelines.files.service_dataset import ServiceJob
 from millrace.pipelines.files.visits import CountedShard, Refusals, Visits
 from tests.consumers.archive import records
-from tests.pipelines.files.example_files import present
+from tests.pipelines.files.example_files import cut_short, example, present, write
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = {
@@ -140,6 +143,18 @@ def test_what_is_beside_the_values_is_in_no_file_of_examples_and_no_service(tmp_
         reader_of(files, settings, Refusals())
     with pytest.raises(ConfigError, match="a service reads values alone; leave --service out"):
         served(reader, source, settings, ServiceJob(address="127.0.0.1:1"), None, Refusals())
+
+
+def test_files_of_examples_are_filtered_as_examples_whatever_the_format_of_the_topics(tmp_path: Path) -> None:
+    section = {**CONFIG["records"], "where": {"kind": "click"}}  # type: ignore[dict-item]  # of records that are JSON
+    (tmp_path / "clicks.yaml").write_text(json.dumps({**CONFIG, "records": section}))
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    kinds = (b"click", b"view", b"click")
+    write(tmp_path / "a.tfrecord", [example({"x": float(at), "y": 1.0, "kind": one}) for at, one in enumerate(kinds)])
+    source, refusals = from_files([tmp_path / "a.tfrecord"]), Refusals()
+    blocks = training_blocks(reader_of(source, settings, refusals), source, settings, InputOptions(), None)
+    assert [x for _, _, x in sorted(present(blocks.epoch(0)))] == [0.0, 2.0]
+    assert (refusals.by_setting(), refusals.by_reason()) == ({"where": 1}, {})
 
 
 def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
@@ -252,17 +267,119 @@ def test_a_service_validates_on_whole_shards_and_never_on_a_whole_partition(
         split(source, 0.3, whole_shards=True)
 
 
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_damaged_shards_are_left_out_and_counted_and_live_begins_with_the_last(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place: Place = tmp_path / "archive" if kind == "folder" else request.getfixturevalue("bucket")
+    for partition, first, end in ((0, 30, 40), (0, 40, 90), (0, 90, 140), (1, 0, 15), (1, 15, 30), (2, 5, 9)):
+        archived(place, partition, first, end, "parquet")
+    whole = from_archive(place, ["clicks"])
+    for number in (1, 3, 5):
+        shard = sorted(whole.archived, key=lambda one: (one.partition, one.first))[number]
+        assert shard.first in {40, 0, 5}
+        overwrite(place, shard.key, b"x" * shard.size)
+    source = from_archive(place, ["clicks"], skip_damaged=True)
+    assert [file.name for file in source.damaged] == [
+        f"clicks:{partition}/{first:020}-{last:020}.parquet"
+        for partition, first, last in ((0, 40, 89), (1, 0, 14), (2, 5, 8))
+    ]
+    following = {Partition("clicks", 0): 140, Partition("clicks", 1): 30, Partition("clicks", 2): 5}
+    assert source.positions == following, "of partition 2 Kafka may have what the damaged shard had"
+    training, validation = split(source, 0.5)
+    assert validation is not None
+    assert training.rows + validation.rows == source.rows == whole.rows - 69
+    EpochLines(1, quiet=False).dealt(training, validation)
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith("89.parquet with 50 rows is left out: " + source.damaged[0].why)
+    assert "its SHA-256 differs" in line
+    visits = Visits(training.shards, training.damaged)
+    for number, part in enumerate(training.shards):
+        rows = np.arange(part.first, part.end)
+        visits.add(np.full(len(rows), number, np.int32), rows)
+    visited = visits.ended(lambda _: np.empty(0, np.int64))
+    share = 1000 * training.rows // (training.rows + 69) / 10
+    assert str(visited).startswith(f"visited {share} % of {training.rows + 69} rows, 0 twice; left out 3 damaged files")
+    assert not visited.lacking
+
+
+def test_damaged_files_are_left_out_and_never_called_100_percent(tmp_path: Path) -> None:
+    shards = [
+        write(tmp_path / name, [example({"x": 1.0, "y": 0.0})] * 9) for name in ("a.tfrecord", "b.gz", "c.tfrecord")
+    ]
+    paths = [Path(shard.path) for shard in shards]
+    raw = bytearray(paths[0].read_bytes())
+    raw[-20] ^= 1
+    paths[0].write_bytes(bytes(raw))
+    cut_short(paths[1])
+    with pytest.raises(ConfigError, match=r"b\.gz ends inside record 9.*; leave it out by --skip-damaged"):
+        from_files(paths)
+    source = from_files(paths, skip_damaged=True)
+    assert [(file.name, file.rows) for file in source.damaged] == [("a.tfrecord", 9), ("b.gz", None)]
+    assert source.damaged[0].why == "the checksum of record 8 is another one"
+    visits = Visits(source.shards, source.damaged)
+    visits.add(np.zeros(9, np.int32), np.arange(9))
+    visited = visits.ended(lambda _: np.empty(0, np.int64))
+    assert str(visited) == (
+        "visited 50.0 % of 18 rows, 0 twice; left out 2 damaged files: 9 rows, and those of 1 that nothing says"
+    )
+    unknown = replace(visited, rows=9, damaged=source.damaged[1:])
+    assert str(unknown).startswith("visited 99.9 % of 9 rows")
+    with pytest.raises(ConfigError, match=r"the 2 files hold no record to pretrain on: the checksum of record 8"):
+        from_files(paths[:2], skip_damaged=True)
+
+
+def overwrite(place: Place, key: str, raw: bytes) -> None:
+    """Put other bytes in the place of a file."""
+    if isinstance(place, Path):
+        (place / key).write_bytes(raw)
+    else:
+        store = store_at(place)
+        assert isinstance(store, ObjectStore)
+        store.put(key, raw)
+
+
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")  # of a graph that nobody runs
+def test_a_service_is_asked_for_no_more_chunks_at_a_time_than_the_bound(tmp_path: Path) -> None:
+    (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.py").touch()
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    archived(tmp_path / "archive", 1, 0, 10, "parquet")
+    source = from_archive(tmp_path / "archive", ["clicks"])
+    local = reader_of(source, settings, Refusals())
+    for bound in (None, 3):
+        job = ServiceJob(address="127.0.0.1:1", most_asked=bound)
+        reader = served(local, source, settings, job, None, Refusals())
+        with tf.Graph().as_default() as graph:  # so that nobody is asked
+            reader.dataset(lambda: [0], epoch=0, most=1, deterministic=False)
+        (op,) = (op for op in graph.get_operations() if op.type.startswith("DataServiceDataset"))
+        (asked,) = (tf.get_static_value(one) for one in op.inputs if "max_outstanding_requests" in one.name)
+        assert asked == (tf.data.AUTOTUNE if bound is None else bound)
+    with pytest.raises(typer.BadParameter, match="name it by --service"):
+        SharingOptions(max_outstanding_requests=3).check(deterministic=False, ranged=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "start", "reading"),
+    [
+        ([], "-7d", ReadingOptions(skip_damaged=True)),
+        ([], "-7d", ReadingOptions(cache_shards=Path("copies"))),
+        ([Path("a.tfrecord")], None, ReadingOptions(cache_shards=Path("copies"))),
+        ([], None, ReadingOptions(cache_shards=Path("copies"))),
+    ],
+)
+def test_what_is_for_other_sources_is_refused(
+    tmp_path: Path, files: list[Path], start: str | None, reading: ReadingOptions
+) -> None:
+    (tmp_path / "clicks.yaml").write_text(json.dumps({**CONFIG, "archive": {"path": "./archive"}}))
+    found = load(tmp_path / "clicks.yaml", {})
+    with pytest.raises(typer.BadParameter, match=r"it goes with files|it is for the shards of an archive in a bucket"):
+        source_of(found, files, RangeOptions(start=start), reading)
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="there is no file nowhere"):
         from_files([Path("nowhere")])
-
-
-def test_a_folder_for_the_cache_that_holds_anything_is_refused(tmp_path: Path) -> None:
-    for unused in (None, "memory", str(tmp_path), str(tmp_path / "new")):
-        require_unused(InputOptions(cache=unused))
-    (tmp_path / "epoch.index").touch()
-    with pytest.raises(ConfigError, match="is not an empty folder"):
-        require_unused(InputOptions(cache=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

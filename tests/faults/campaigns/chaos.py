@@ -3,8 +3,7 @@
     python -m tests.faults.campaigns.chaos --out build/chaos.json            about 20 minutes
     python -m tests.faults.campaigns.chaos --full                         within 2 hours, with the soak beside the tests
     python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, from what `make test-all` has left
-    python -m tests.faults.campaigns.chaos --rows build/rows.json --campaigns build/chaos.json
-                                                                   the same campaigns, beside other tests
+    python -m tests.faults.campaigns.chaos --full --only kills,group       these parts, beside those that are there
 
 The short form takes its figures from the tests that have run; the others run campaigns of their own beside them. It
 prints its seed, writes the report, and ends with 1 where a promise is broken or a fault never hit.
@@ -33,17 +32,19 @@ from tests.faults.campaigns import (
     group_kills,
     group_strikes,
     handover,
+    joined,
     kills,
     mutations,
+    ordinary,
     rebuild,
     terms,
 )
 from tests.faults.campaigns.machine import ROOT, machine
-from tests.faults.matrix.verdict import HANDED_OVER, Evidence
+from tests.faults.matrix.verdict import HANDED_OVER, PARTS, Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_OF_CAMPAIGNS = (*HANDED_OVER, "mutations", "soak", "missed")
+_OF_CAMPAIGNS = (*HANDED_OVER, "mutations", "soak")
 _MUTATIONS = 200
 
 
@@ -65,6 +66,10 @@ class Form:
     """Kills of a run of which checkpoints are rebuilt."""
     shaped: int = 0
     """Kills of a run whose rows depend on the records before them."""
+    ordinary: int = 0
+    """Kills of a run of an ordinary stream: filtered, scaled, remembered by class."""
+    joined: int = 0
+    """Kills of a run whose labels come later."""
     formats: int = 0
     """Records of each format, some of them bad."""
     exports: int = 0
@@ -83,6 +88,8 @@ USUAL = Form(
     handover=3,
     rebuild=3,
     shaped=3,
+    ordinary=3,
+    joined=3,
     formats=100_000,
     exports=10,
 )
@@ -96,6 +103,8 @@ FULL = Form(
     handover=10,
     rebuild=9,
     shaped=20,
+    ordinary=20,
+    joined=20,
     formats=1_000_000,
     exports=50,
     soak_minutes=30,
@@ -111,9 +120,9 @@ def run_rows(path: Path) -> None:
 
 
 @contextmanager
-def soaking(form: Form, seed: int, path: Path) -> Iterator[None]:
-    """Soak, where that is due, beside the tests: mostly it waits. What measures how long a start takes comes after."""
-    if not form.soak_minutes:
+def soaking(form: Form, seed: int, path: Path, parts: frozenset[str]) -> Iterator[None]:
+    """Soak, if that is due, beside the tests: mostly it waits. What measures how long a start takes comes after."""
+    if not form.soak_minutes or "soak" not in parts:
         yield
         return
     path.unlink(missing_ok=True)
@@ -124,25 +133,24 @@ def soaking(form: Form, seed: int, path: Path) -> Iterator[None]:
         yield
 
 
-def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
+def gather(form: Form, tests: Mapping[str, Any], seed: int, parts: frozenset[str]) -> Evidence:
     """Run the campaigns of this form; what it does not run is taken from the tests."""
     found: dict[str, Any] = {}
     for test in tests.values():
         found |= {name: test["properties"][name] for name in HANDED_OVER if name in test["properties"]}
-    found["mutations"] = _tried(lambda: _damaged(seed))
-    with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
-        there = Path(folder)
-        if form.kills:
+    if "mutations" in parts:
+        found["mutations"] = _tried(lambda: _damaged(seed))
+    if form.kills and not parts.isdisjoint(HANDED_OVER):
+        with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
+            there = Path(folder)
             with kills.broker(None, there) as bootstrap:
-                found |= _campaigns(form, bootstrap, there, seed)
-    if form.soak_minutes:
+                found |= _campaigns(form, bootstrap, there, seed, parts)
+    if form.soak_minutes and "soak" in parts:
         found["soak"] = _soaked()
-    missed = kills.missed(found["kills"].get("points", {})) if form.kills else []
-    missed += found["group"].get("missed", []) if form.group >= group_strikes.WHOLE else []
-    return Evidence(tests=tests, missed=missed, **found)
+    return Evidence(tests=tests, **found)
 
 
-def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, Any]:
+def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozenset[str]) -> dict[str, Any]:
     """Run them one after the other; one that fails to finish spoils only its own figures and the exit code."""
 
     def killed() -> dict[str, Any]:
@@ -175,6 +183,12 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         everything = exactness.EVERYTHING
         return exactness.compare(bootstrap, there / "shaped", kills=form.shaped, seed=seed, shaped=everything).summary()
 
+    def of_ordinary() -> dict[str, Any]:
+        return ordinary.compare(bootstrap, there / "ordinary", kills=form.ordinary, seed=seed).summary()
+
+    def joins() -> dict[str, Any]:
+        return joined.compare(bootstrap, there / "joined", kills=form.joined, seed=seed).summary()
+
     def accounted() -> dict[str, Any]:
         return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()
 
@@ -182,8 +196,22 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         found = exports.wage(bootstrap, there / "exports", kills=form.exports, seed=seed, on_strike=_say)
         return found.summary()
 
-    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped, accounted, exported)
-    return {name: _tried(campaign) for name, campaign in zip(HANDED_OVER, campaigns, strict=True)}
+    campaigns = (
+        killed,
+        exact,
+        ended,
+        of_group,
+        of_archiver,
+        handed_over,
+        rebuilt,
+        shaped,
+        of_ordinary,
+        joins,
+        accounted,
+        exported,
+    )
+    named = zip(HANDED_OVER, campaigns, strict=True)
+    return {name: _tried(campaign) for name, campaign in named if name in parts}
 
 
 def _damaged(seed: int) -> dict[str, Any]:
@@ -211,34 +239,35 @@ def _tried(campaign: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"kept": False, "broken": [str(error)]}
 
 
-def report(form: Form, seed: int, evidence: Evidence) -> dict[str, Any]:
-    """Return what is written to the report."""
-    rows = {str(number): {**asdict(row), "outcome": row.outcome} for number, row in evidence.rows().items()}
+def report(form: Form, seed: int, made: Evidence, parts: frozenset[str], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is written to the report: these parts as they were made now, the others as they were before."""
+    there, now = machine(), datetime.now(UTC).isoformat(timespec="seconds")
+    run = {"as_of": now, "form": form.name, "seed": seed, "machine": there}
+    found = {name: getattr(made, name) if name in parts else before.get(name, {}) for name in _OF_CAMPAIGNS}
+    tests = made.tests if "rows" in parts else before.get("tests", {})
+    runs = {part: run if part in parts else before["runs"][part] for part in PARTS if part in parts or found.get(part)}
+    if tests:
+        runs["rows"] = run if "rows" in parts else before["runs"]["rows"]
+    missed = kills.missed(found["kills"]["points"]) if found["kills"] and runs["kills"]["form"] != SHORT.name else []
+    missed += found["group"].get("missed", []) if found["group"].get("kills", 0) >= group_strikes.WHOLE else []
+    evidence = Evidence(tests=tests, missed=missed, **found)
     return {
-        "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
-        "form": form.name,
-        "seed": seed,
-        "machine": machine(),
+        "runs": runs,
         "figures": evidence.figures(),
         "broken": list(evidence.broken()),
-        "rows": rows,
-        **{name: getattr(evidence, name) for name in _OF_CAMPAIGNS},
+        "rows": {str(number): {**asdict(row), "outcome": row.outcome} for number, row in evidence.rows().items()},
+        "tests": tests,
+        **found,
     }
 
 
-def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
+def prove(form: Form, seed: int, rows: Path | None, parts: frozenset[str], before: Mapping[str, Any]) -> dict[str, Any]:
     """Run what is to be run, and say what it comes to."""
-    with soaking(form, seed, _SOAK):
-        if rows is None:
+    with soaking(form, seed, _SOAK, parts):
+        if rows is None and "rows" in parts:
             run_rows(_ROWS)
-    return report(form, seed, gather(form, _tests(rows or _ROWS), seed))
-
-
-def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
-    """Combine former campaigns with the tests that have run since."""
-    evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS if name in before})
-    told = report(_FORMS[before["form"]], before["seed"], evidence)
-    return {**told, "machine": before["machine"], "rows_commit": told["machine"]["commit"]}
+    tests = _tests(rows or _ROWS) if "rows" in parts else {}
+    return report(form, seed, gather(form, tests, seed, parts), parts, before)
 
 
 def _tests(rows: Path) -> Mapping[str, Any]:
@@ -248,24 +277,29 @@ def _tests(rows: Path) -> Mapping[str, Any]:
     return tests
 
 
+def _parts(text: str) -> frozenset[str]:
+    """Read the names of parts."""
+    named = frozenset(text.split(","))
+    if unknown := named.difference(PARTS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: the parts are {', '.join(PARTS)}")
+    return named
+
+
 def main() -> None:
     """Read the options, prove, write, and say what is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--short", dest="form", action="store_const", const=SHORT, default=USUAL)
     forms.add_argument("--full", dest="form", action="store_const", const=FULL)
-    forms.add_argument("--campaigns", type=Path, help="a report whose campaigns are taken, rather than run again")
-    parser.add_argument("--rows", type=Path, help="what the tests have left, where they have run already")
+    parser.add_argument("--only", type=_parts, help="these parts; the others stay as the report has them")
+    parser.add_argument("--rows", type=Path, help="what the tests have left, if they have run already")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws kills and records")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
     given = parser.parse_args()
-    if given.campaigns is not None:
-        written = again(json.loads(given.campaigns.read_text()), given.rows or _ROWS)
-    else:
-        _say(f"seed {given.seed}")
-        written = prove(given.form, given.seed, given.rows)
-    if not written["soak"] and given.out.exists():
-        written["soak"] = json.loads(given.out.read_text()).get("soak", {})  # it has its own seed, and takes long
+    _say(f"seed {given.seed}")
+    before = json.loads(given.out.read_text()) if given.out.exists() else {}
+    parts = given.only or frozenset(PARTS).difference(() if given.form.soak_minutes else ("soak",))
+    written = prove(given.form, given.seed, given.rows, parts, before if "runs" in before else {})
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(written, indent=1))
     _say(json.dumps(written["figures"], indent=1))

@@ -33,7 +33,7 @@ POISON = Mixture(share=0.002)
 SHAPED: Mapping[str, Mapping[str, Any]] = {
     "model": {"build": f"{Path(shaped_model.__file__)}:build_model"},
     "balance": {"target": {"0": 0.3, "1": 0.7}, "half_life": 500},
-    "reservoir": {"size": 600, "share": "20 %"},
+    "reservoir": {"size": 600, "share": "20 %", "by": "label"},
 }
 """Everything that makes what is learnt another thing than what came."""
 EVERYTHING: Mapping[str, Mapping[str, Any]] = {

@@ -99,7 +99,8 @@ def rebuild_some(
     with Topic(bootstrap, f"rebuild-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         archived = {"path": str(place)}
         keep = {"every": "7 steps", "keep": {"last": 1000}}
-        made = Project(folder / "run", topic, training=EXACT, checkpoints=keep, archive=archived, **(shaped or {}))
+        training = {**EXACT, "memory": 300}
+        made = Project(folder / "run", topic, training=training, checkpoints=keep, archive=archived, **(shaped or {}))
         shelf, settings = Shelf(made.folder), load(made.config).settings
         _learn_more(made, topic, kills // 3, random, figures, cold=cold)
         archive(settings, Now(), threading.Event())

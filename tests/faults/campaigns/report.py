@@ -2,7 +2,8 @@
 
     python -m tests.faults.campaigns.report [--from build/chaos.json] [--into docs/guarantees.md]
 
-A proof in which anything is broken is refused. What stands between the two marks is replaced. Nothing is proved here.
+A proof in which anything is broken is refused. A part that the report lacks stays as it was published, with its date
+and commit. What stands between the two marks is made from the figures. Nothing is proved here.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from typing import Any
 
 from tests.faults.campaigns.machine import ROOT
 from tests.faults.matrix.table import ROWS
-from tests.house.figures import FILE, Figure, Run, figure, fill, keep, table
+from tests.faults.matrix.verdict import FIGURES
+from tests.house.figures import FILE, Figure, Figures, Run, Value, figure, fill, keep, table
 
 BEGIN = "<!-- begin of what `make proof-report` writes -->"
 END = "<!-- end of what `make proof-report` writes -->"
@@ -39,6 +41,17 @@ MEANINGS: Mapping[str, str] = {
     "shaping_learnt_twice": "the same: offsets learnt twice",
     "shaping_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
     "shaping_wrong": "the same: sequences learnt that are not those of a plain reference over the whole log",
+    "ordinary_kills": "SIGKILLs of a run that filters, scales and has a golden set, a reservoir by class, a detector",
+    "ordinary_lost": "the same: matching offsets lost",
+    "ordinary_learnt_twice": "the same: learnt twice, or learnt though filtered",
+    "ordinary_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
+    "join_kills": "SIGKILLs of a run whose labels come later, on another topic",
+    "join_lost": "the same: records lost",
+    "join_learnt_twice": "the same: records learnt twice",
+    "join_wrong": "the same: records learnt with another label than that of a plain join of both topics",
+    "join_false_negatives": "the same: of these, learnt as if there were none",
+    "join_unaccounted": "the same: labels by which the account is off",
+    "join_max_weight_difference": "the same: greatest difference of any weight",
     "formats_unaccounted": "every format with poison: records that met another verdict than theirs",
     "export_kills": "SIGKILLs of an exporter and its trainer, at every failpoint of an export and at any time",
     "export_half_versions": "versions in the folder of exports that were not whole when a reader saw them",
@@ -47,48 +60,99 @@ MEANINGS: Mapping[str, str] = {
     "rto_p50_s": "restart to the first new call, median, s",
     "sigterm_p99_s": "SIGTERM to exit, p99, s",
 }
+DETAILS: Mapping[str, str] = {
+    "proof.records": "records written while they struck",
+    "proof.restored_newest": "restarts that went on from the newest durable checkpoint",
+    "proof.restart_s": "restart to the first new call, s",
+    "proof.replayed": "offsets read again after a kill",
+    "proof.replayed_beyond_bound": "of them more than lie between two saves and in a block",
+    "proof.exact_kills": "kills of the deterministic run, over 4 partitions",
+    "proof.terms": "SIGTERMs",
+    "proof.exit_s": "SIGTERM to exit, s",
+    "proof.replayed_after_terms": "offsets read again after a clean stop",
+}
+"""What else the campaigns report."""
 
 
-def text(report: Report) -> str:
+def text(told: Figures) -> str:
     """Return everything between the marks."""
-    lines = ["", place(report), "", *table(["figure", "what it says", "value"], figures(report)), ""]
-    lines += [*table(["beside them", ""], details(report)), ""]
-    if report.get("soak"):
-        lines += [soaked(report["soak"]), ""]
-    return "\n".join([*lines, *table(["row", "fault", "came out", "tests"], rows(report)), ""])
+    lines = ["", f"On {told['machine.proof'].value}.", ""] if "machine.proof" in told else [""]
+    lines += table(["figure", "what it says", "value", "shown"], _lines(told, MEANINGS))
+    lines += ["", *table(["beside them", "", "shown"], (row[1:] for row in _lines(told, DETAILS))), ""]
+    if soak := told.get("proof.soak"):
+        lines += [f"{soak.value} ({_when(soak)})", ""]
+    rows = ((str(row), title, *_row(told.get(f"row.{row}"))) for row, title in ROWS.items())
+    return "\n".join([*lines, *table(["row", "fault", "came out", "shown"], rows), ""])
 
 
-def place(report: Report) -> str:
-    """Describe when and where it ran, how often, and with which seed."""
-    there = report["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in there["versions"].items())
-    rows = f" (the rows: {report['rows_commit']})" if "rows_commit" in report else ""
-    return (
-        f"{report['as_of'][:10]}, commit {there['commit']}{rows}, form {report['form']}, seed {report['seed']}; "
-        f"{there['cpus']} cores ({there['cpu']}), Python {there['python']}, {versions}."
-    )
+def _lines(told: Figures, meanings: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    for name, says in meanings.items():
+        if one := told.get(name):
+            yield f"`{name}`", says, f"**{number(one.value)}**", _when(one)
+        else:
+            yield f"`{name}`", says, "not tried", ""
 
 
-def figures(report: Report) -> Iterator[Sequence[str]]:
-    """Yield the flat figures."""
-    for name, value in report["figures"].items():
-        yield f"`{name}`", MEANINGS.get(name, ""), "not tried" if value is None else f"**{number(value)}**"
+def _row(told: Figure | None) -> Sequence[str]:
+    return ("not tried", "") if told is None else (str(told.value), _when(told))
 
 
-def details(report: Report) -> Iterator[Sequence[str]]:
-    """Yield what else the campaigns report."""
-    kills, exact, terms = (report.get(name) or {} for name in ("kills", "deterministic", "terms"))
+def _when(one: Figure) -> str:
+    return f"{one.date}, {one.commit[:8]}"
+
+
+def taken(report: Report) -> dict[str, Figure]:
+    """Return what was tried, as it is kept: each figure with the run that its part was made in."""
+    runs = {part: _run(told) for part, told in report["runs"].items()}
+    parts = {name: places[0].partition(".")[0] for name, places in FIGURES.items()}
+    found = {
+        name: figure(name, value, runs[parts[name]])
+        for name, value in report["figures"].items()
+        if value is not None and parts[name] in runs
+    }
+    details = {"proof." + name: (part, value) for part, name, value in _details(report)}
+    found |= {name: figure(name, value, runs[part]) for name, (part, value) in details.items() if part in runs}
+    rows = report["rows"] if "rows" in runs else {}
+    found |= {f"row.{row}": figure(f"row.{row}", outcome(told), runs["rows"]) for row, told in rows.items()}
+    latest = max(report["runs"].values(), key=lambda run: str(run["as_of"]))
+    return {**found, "machine.proof": figure("machine.proof", place(latest["machine"]), _run(latest))}
+
+
+def _run(told: Report) -> Run:
+    recipe = {"full": "make proof", "short": "make chaos-short"}.get(told["form"], "make chaos")
+    return Run(date=told["as_of"][:10], commit=str(told["machine"]["commit"]), command=recipe)
+
+
+def _details(report: Report) -> Iterator[tuple[str, str, Value]]:
+    """Yield what else the campaigns report: the part, the figure's name, the value."""
+    kills, exact, terms, soak = (report.get(name) or {} for name in ("kills", "deterministic", "terms", "soak"))
     if kills:
-        yield "records written while they struck", number(kills["records"])
-        yield "restarts that went on from the newest durable checkpoint", number(kills["restored_newest"])
-        yield "restart to the first new call, s", spread(kills["rto_s"])
-        yield "offsets read again after a kill", spread(kills["replay"])
-        yield "of them more than lie between two saves and in a block", number(kills["replay_beyond_bound"])
+        yield "kills", "records", kills["records"]
+        yield "kills", "restored_newest", kills["restored_newest"]
+        yield "kills", "restart_s", spread(kills["rto_s"])
+        yield "kills", "replayed", spread(kills["replay"])
+        yield "kills", "replayed_beyond_bound", kills["replay_beyond_bound"]
     if exact:
-        yield "kills of the deterministic run, over 4 partitions", number(exact["kills"])
+        yield "deterministic", "exact_kills", exact["kills"]
     if terms:
-        yield f"SIGTERM to exit, {terms['terms']} times, s", spread(terms["seconds_to_exit"])
-        yield "offsets read again after a clean stop", number(terms["replayed"])
+        yield "terms", "terms", terms["terms"]
+        yield "terms", "exit_s", spread(terms["seconds_to_exit"])
+        yield "terms", "replayed_after_terms", terms["replayed"]
+    if soak:
+        yield "soak", "soak", soaked(soak)
+
+
+def place(there: Report) -> str:
+    """Describe the machine and what was run on it."""
+    versions = ", ".join(f"{name} {version}" for name, version in there["versions"].items())
+    return f"{there['cpus']} cores ({there['cpu']}), Python {there['python']}, {versions}"
+
+
+def outcome(row: Report) -> str:
+    """Describe how a row of the matrix came out, and by how many tests."""
+    skipped = f", {len(row['skipped'])} skipped" if row["skipped"] else ""
+    passed = len(row["passed"])
+    return f"{row['outcome']} ({passed} test{'' if passed == 1 else 's'}{skipped})"
 
 
 def soaked(soak: Report) -> str:
@@ -103,28 +167,16 @@ def soaked(soak: Report) -> str:
     )
 
 
-def rows(report: Report) -> Iterator[Sequence[str]]:
-    """Yield the matrix."""
-    for row, told in report["rows"].items():
-        skipped = f", {len(told['skipped'])} skipped" if told["skipped"] else ""
-        yield row, told["title"], told["outcome"], f"{len(told['passed'])}{skipped}"
-
-
 def spread(found: Report) -> str:
     """Return the median and the extremes."""
     return f"p50 {number(found['p50'])}, p99 {number(found['p99'])}, max {number(found['max'])} ({found['n']})"
 
 
-def number(value: float) -> str:
-    """Format a number for people."""
+def number(value: Value) -> str:
+    """Format a number for people; a text stays as it is."""
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
-
-
-def taken(report: Report) -> dict[str, Figure]:
-    """Return the figures that were tried, as they are kept."""
-    recipe = {"full": "make proof", "short": "make chaos-short"}.get(report["form"], "make chaos")
-    run = Run(date=report["as_of"][:10], commit=str(report["machine"]["commit"]), command=recipe)
-    return {name: figure(name, value, run) for name, value in report["figures"].items() if value is not None}
 
 
 def main() -> None:
@@ -139,8 +191,8 @@ def main() -> None:
     report = json.loads(given.source.read_text())
     if report["broken"]:
         raise SystemExit(f"{given.source}: no figure is taken: {'; '.join(report['broken'])}")
-    keep(taken(report), given.figures)
-    given.into.write_text(fill(given.into.read_text(), text(report), BEGIN, END))
+    written = text(keep(taken(report), given.figures))
+    given.into.write_text(fill(given.into.read_text(), written, BEGIN, END))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from random import Random
@@ -256,7 +257,10 @@ def merge(path: Path, figures: Figures) -> None:
     """Add it to the report, beside what is there."""
     report = json.loads(path.read_text()) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**report, "soak": figures.summary()}, indent=1))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    run = {"as_of": now, "form": "soak", "seed": figures.seed, "machine": figures.machine}
+    runs = {**report.get("runs", {}), "soak": run}
+    path.write_text(json.dumps({**report, "soak": figures.summary(), "runs": runs}, indent=1))
 
 
 def main() -> None:

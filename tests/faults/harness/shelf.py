@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from millrace.app.tools.prove import checkpoint_reader
 from millrace.app.tools.prove.checkpoint_reader import Array, Contents
 from millrace.consumers.records import Partition
+from millrace.training.checkpoints.parts import PartState
 from millrace.training.ledger.ledger import PartitionAccount
 from millrace.training.ledger.offset_checksum import Evidence
 
@@ -60,3 +61,7 @@ class Shelf(checkpoint_reader.Shelf):
     def statement(self, number: int) -> Statement:
         """Return what this checkpoint states."""
         return Statement.of(super().statement(number))
+
+    def part(self, number: int, name: str) -> PartState:
+        """Return one part of this checkpoint."""
+        return self._store.load(number)[name]

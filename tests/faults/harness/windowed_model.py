@@ -14,7 +14,7 @@ from tests.faults.harness.sequences import FACTORS, LENGTH
 from tests.faults.harness.shaped_model import augment
 
 __all__ = ["MOST", "augment", "build_model"]
-MOST = 40_000
+MOST = 72_000
 """Records of a partition."""
 
 

@@ -41,4 +41,6 @@ ROWS: Mapping[int, str] = {
     39: "schemas that change on the topic, the registry killed, its files damaged",
     40: "an exporter killed, and its trainer; readers of the folder beside them",
     41: "a checkpoint pinned while it is pruned, its pruner killed; a fork killed",
+    42: "killed where records are filtered, scaled by running figures, and remembered by class beside a golden set",
+    43: "killed where records wait for labels on another topic; labels late, twice, for nobody, after an outage",
 }

@@ -19,10 +19,54 @@ HANDED_OVER = (
     "handover",
     "rebuild",
     "shaped",
+    "ordinary",
+    "joined",
     "formats",
     "exports",
 )
 """What tests hand over by `record_property`, each under its name."""
+PARTS = (*HANDED_OVER, "mutations", "soak", "rows")
+"""The parts of a proof, each of which can be made alone."""
+FIGURES: Mapping[str, Sequence[str]] = {
+    "kills": ["kills.kills"],
+    "kills_in_save": ["kills.kills_in_save"],
+    "lost": ["kills.lost"],
+    "learnt_twice": ["kills.learnt_twice"],
+    "corrupt_accepted": ["mutations.corrupt_accepted"],
+    "valid_rejected": ["kills.valid_rejected", "mutations.valid_rejected"],
+    "max_weight_difference": ["deterministic.max_weight_difference"],
+    "group_kills": ["group.kills"],
+    "group_lost": ["group.lost"],
+    "group_learnt_twice": ["group.learnt_twice"],
+    "archive_kills": ["archive.kills"],
+    "archive_missing": ["archive.missing"],
+    "archive_twice": ["archive.twice"],
+    "handover_max_difference": ["handover.max_weight_difference"],
+    "rebuild_max_difference": ["rebuild.max_weight_difference"],
+    "shaping_lost": ["shaped.lost"],
+    "shaping_learnt_twice": ["shaped.learnt_twice"],
+    "shaping_max_weight_difference": ["shaped.max_weight_difference"],
+    "shaping_wrong": ["shaped.wrong"],
+    "ordinary_kills": ["ordinary.kills"],
+    "ordinary_lost": ["ordinary.lost"],
+    "ordinary_learnt_twice": ["ordinary.learnt_twice"],
+    "ordinary_max_weight_difference": ["ordinary.max_weight_difference"],
+    "join_kills": ["joined.kills"],
+    "join_lost": ["joined.lost"],
+    "join_learnt_twice": ["joined.learnt_twice"],
+    "join_wrong": ["joined.wrong_labels"],
+    "join_false_negatives": ["joined.false_negatives"],
+    "join_unaccounted": ["joined.unaccounted"],
+    "join_max_weight_difference": ["joined.max_weight_difference"],
+    "formats_unaccounted": ["formats.unaccounted"],
+    "export_kills": ["exports.kills"],
+    "export_half_versions": ["exports.half_versions"],
+    "rows_passed": ["rows.passed"],
+    "rows_skipped": ["rows.skipped"],
+    "rto_p50_s": ["kills.rto_s.p50"],
+    "sigterm_p99_s": ["terms.seconds_to_exit.p99"],
+}
+"""Where each flat figure comes from: a part, and its place there; the sum of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +105,8 @@ class Evidence:
     handover: Told = field(default_factory=dict)
     rebuild: Told = field(default_factory=dict)
     shaped: Told = field(default_factory=dict)
+    ordinary: Told = field(default_factory=dict)
+    joined: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
     exports: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
@@ -81,39 +127,22 @@ class Evidence:
 
     def figures(self) -> dict[str, float | None]:
         """Return the flat figures; None for what was not tried."""
-        outcomes = [row.outcome for row in self.rows().values()]
-        return {
-            "kills": self.kills.get("kills"),
-            "kills_in_save": self.kills.get("kills_in_save"),
-            "lost": self.kills.get("lost"),
-            "learnt_twice": self.kills.get("learnt_twice"),
-            "corrupt_accepted": self.mutations.get("corrupt_accepted"),
-            "valid_rejected": _added(self.kills.get("valid_rejected"), self.mutations.get("valid_rejected")),
-            "max_weight_difference": self.deterministic.get("max_weight_difference"),
-            "group_kills": self.group.get("kills"),
-            "group_lost": self.group.get("lost"),
-            "group_learnt_twice": self.group.get("learnt_twice"),
-            "archive_kills": self.archive.get("kills"),
-            "archive_missing": self.archive.get("missing"),
-            "archive_twice": self.archive.get("twice"),
-            "handover_max_difference": self.handover.get("max_weight_difference"),
-            "rebuild_max_difference": self.rebuild.get("max_weight_difference"),
-            "shaping_lost": self.shaped.get("lost"),
-            "shaping_learnt_twice": self.shaped.get("learnt_twice"),
-            "shaping_max_weight_difference": self.shaped.get("max_weight_difference"),
-            "shaping_wrong": self.shaped.get("wrong"),
-            "formats_unaccounted": self.formats.get("unaccounted"),
-            "export_kills": self.exports.get("kills"),
-            "export_half_versions": self.exports.get("half_versions"),
-            "rows_passed": outcomes.count("passed"),
-            "rows_skipped": outcomes.count("skipped"),
-            "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
-            "sigterm_p99_s": self.terms.get("seconds_to_exit", NONE).get("p99"),
-        }
+        return {name: self._figure(*places) for name, places in FIGURES.items()}
+
+    def _figure(self, *places: str) -> float | None:
+        found = [value for place in places if (value := _at(self._told(place.partition(".")[0]), place)) is not None]
+        return sum(found) if found else None
+
+    def _told(self, part: str) -> Told:
+        if part != "rows":
+            told: Told = getattr(self, part)
+            return told
+        outcomes = [row.outcome for row in self.rows().values()] if self.tests else []
+        return {outcome: outcomes.count(outcome) for outcome in ("passed", "skipped") if outcomes}
 
     def broken(self) -> Iterator[str]:
         """Describe each promise that does not hold."""
-        for number, row in self.rows().items():
+        for number, row in self.rows().items() if self.tests else ():
             if row.outcome in ("failed", "missing"):
                 yield f"row {number}, {row.title}: {row.outcome} {' '.join(row.failed)}".rstrip()
         must_be_zero = {
@@ -125,6 +154,11 @@ class Evidence:
             "handover": (self.handover, ("max_weight_difference",)),
             "rebuild": (self.rebuild, ("max_weight_difference",)),
             "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference", "wrong")),
+            "ordinary": (self.ordinary, ("lost", "learnt_twice", "max_weight_difference")),
+            "joined": (
+                self.joined,
+                ("lost", "learnt_twice", "wrong_labels", "false_negatives", "unaccounted", "max_weight_difference"),
+            ),
             "formats": (self.formats, ("unaccounted",)),
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
@@ -138,5 +172,9 @@ class Evidence:
         yield from (f"kills: nobody died at {point}, so the run proves nothing of it" for point in self.missed)
 
 
-def _added(one: float | None, other: float | None) -> float | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
+def _at(told: Told, place: str) -> float | None:
+    """Return the number at a dotted place in what a part has told; None if it is not there."""
+    found: Any = told
+    for key in place.split(".")[1:]:
+        found = (found or NONE).get(key)
+    return found if isinstance(found, int | float) else None

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from millrace.pipelines.shaping import (
     OTHER_COLUMNS,
     SHAPINGS,
     BalanceSettings,
+    GoldenSettings,
     ShapingSection,
     ThinningSettings,
     WindowSettings,
@@ -25,6 +28,8 @@ from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.group.one_state import remembered_portion
+from tests.consumers.archive.records import chunk, shard_of
+from tests.pipelines.shaping.labels.label_log import read_labels
 
 SCHEMA = Schema(
     features=(
@@ -33,10 +38,16 @@ SCHEMA = Schema(
         Field(name="kind", source="kind", dtype="string"),
     ),
     labels=(Field(name="clicked", source="clicked", dtype="int64"),),
+    key=Field(name="key", source="user", dtype="int64"),
 )
 DECODER = make_decoder("json", SCHEMA)
+_GOLDEN = TemporaryDirectory()
+for _partition, _start, _end in ((Partition("clicks", 0), 50, 300), (Partition("clicks", 0), 1200, 1201)):
+    shard_of(Path(_GOLDEN.name), [chunk(_start, _end, partition=_partition)])
 EXAMPLES: Mapping[str, ShapingSection] = {
+    "golden": GoldenSettings(path=Path(_GOLDEN.name)),
     "thinning": ThinningSettings(share="20 %", by="kind"),
+    "labels": read_labels(),
     "windows": WindowSettings(length=3, by="user", lengths="known", min_length=2, max_bytes="4000B"),
     "balance": BalanceSettings(target={"0": 0.5, "1": 0.5}, how="resample", half_life=200),
 }
@@ -67,7 +78,7 @@ def decoded_of(partition: Partition, start: int, end: int) -> Decoded:
     """Decode the records of a partition between two offsets."""
     found = [offset for offset in range(start, end) if offset in LOGS[partition]]
     offsets = np.array(found, np.int64)
-    chunk = Chunk(
+    found_there = Chunk(
         partition=partition,
         incarnation=1,
         start=start,
@@ -80,7 +91,7 @@ def decoded_of(partition: Partition, start: int, end: int) -> Decoded:
         nbytes=100 * len(found),
         fetched_at=0.0,
     )
-    return decode_chunk(chunk, DECODER)
+    return decode_chunk(found_there, DECODER)
 
 
 def rows_of(decoded: Decoded) -> Rows:
@@ -123,7 +134,12 @@ def saved(shaper: Shaper) -> PartState:
 
 
 def shown(part: PartState) -> tuple[Any, ...]:
-    return part.facts, {name: (array.dtype, array.tolist()) for name, array in sorted(part.arrays.items())}
+    """Return what is remembered of records; what became of labels that come later is a matter of all partitions."""
+    arrays = {name: (array.dtype, array.tolist()) for name, array in sorted(part.arrays.items())}
+    return (
+        {name: fact for name, fact in part.facts.items() if name != "labels"},
+        {name: array for name, array in arrays.items() if not name.startswith("labels/")},
+    )
 
 
 def at_once(name: str, partition: Partition, end: int) -> tuple[Rows, PartState]:

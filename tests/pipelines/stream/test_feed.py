@@ -14,14 +14,17 @@ from millrace.consumers.errors import HandoffBroken
 from millrace.consumers.handoff import Handoff, Pick
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.formats import format_of
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Decoder
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
-from millrace.pipelines.stream.blocks import Block, Turn
+from millrace.pipelines.stream.blocks import Block, BlockFacts, Turn
 from millrace.pipelines.stream.decode import DecodePool, Refused
 from millrace.pipelines.stream.feed import Feed, FeedOptions, Tick, unless_skipped
 from millrace.pipelines.stream.row_order import EventTimeOrder, RotationOptions
+from millrace.pipelines.where.conditions import WhereCondition
+from millrace.pipelines.where.selection import selecting
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
@@ -450,3 +453,22 @@ def test_a_rotation_waits_for_the_partition_whose_turn_it_is() -> None:
         assert ids(blocks)[0] == [0, 1, 0, 1, 2, 3, 2, 3]
         assert [block.facts.rows for block in blocks] == [8] * 10
         assert blocks[-1].facts.turn == Turn(P0, 0)
+
+
+def test_filtered_records_are_at_one_stage_each_and_are_no_dead_letters() -> None:
+    """They are handed on within the blocks that settle their offsets."""
+    (field,) = SCHEMA.fields
+    where = {field.source: WhereCondition.model_validate({"max": 5})}
+    decoder = selecting(RawDecoder(SCHEMA), where, format_of("raw"))
+    with rig(decoder, max_wait_s=0.05) as made:
+        made.offer(chunk(P0, 20, bad=(2, 9)))
+        made.handoff.end()
+        facts = list[BlockFacts]()
+        # Where the decoding takes its time, ticks come before.
+        for block in (element for element in made.feed if isinstance(element, Block)):
+            balance = made.feed.statistics().balances[P0]
+            assert (balance.decoding, balance.assembling, balance.under_way) == (0, 0, 20)
+            facts.append(made.feed.facts_of(block.facts.number))
+    assert made.feed.statistics().balances[P0].handed == 20
+    assert sum(span.filtered for one in facts for span in one.spans) == 13
+    assert (sum(one.rows for one in facts), made.refused) == (5, [2, 9])

@@ -70,7 +70,7 @@ class Recorder:
     parameters, replicas, devices, learning_rate = 0, 1, ("CPU:0",), 0.125
     batch_size = BATCH
     places = staticmethod(alone)
-    options = SimpleNamespace(batch_size=BATCH)
+    options = SimpleNamespace(batch_size=BATCH, rows_together=False)
 
     def __init__(self, log: Log) -> None:
         self._log = log

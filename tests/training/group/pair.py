@@ -11,6 +11,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,14 @@ MODELS: Mapping[str, Build] = {
     "each batch twice": _with(_adam()),
     "balanced classes": _with(_adam()),
     "resampled classes": _with(_adam()),
+    "running scale": _with(_adam()),
 }
 PROVEN: Mapping[str, Build] = {
     "embeddings": _embedded,
     "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
 }
 PASSES = {"each batch twice": 2}
+SCHEMAS = {"running scale": replace(SCHEMA, features=(replace(SCHEMA.features[0], scaled=SCHEMA.features[0].shape),))}
 _BALANCE = BalanceSettings(target={"0": 0.2, "1": 0.8}, half_life=1000)
 BALANCED = {"balanced classes": _BALANCE, "resampled classes": _BALANCE.model_copy(update={"how": "resample"})}
 LARGE = (9 << 20) + 5
@@ -110,7 +113,7 @@ def learnt(name: str, index: int, members: int, group: Group | None) -> dict[str
     share = GLOBAL_BATCH // members
     devices = DeviceOptions(replicas=1, threads=1, group=None if group is None else group.strategy)
     options = LearnerOptions(
-        schema=SCHEMA,
+        schema=SCHEMAS.get(name, SCHEMA),
         batch_size=share,
         devices=devices,
         seed=7,

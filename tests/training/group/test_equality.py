@@ -18,7 +18,7 @@ from tests.training.group import pair
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.row(31)]
 _WITHIN_S = 400.0
 _MOST = 1e-6
-_LIKE_OTHERS = ("AdamW", "layer normalization", "resampled classes")
+_LIKE_OTHERS = ("AdamW", "layer normalization", "resampled classes", "running scale")
 """Models that show no more of a group than Keras' own step and balanced classes do."""
 
 

@@ -288,7 +288,8 @@ class Held:
     def __init__(self) -> None:
         self.reason: str | None = "too many bad records"
 
-    def let_pass(self) -> None:
+    def let_pass(self, *, assume_absent: bool = False) -> None:
+        assert not assume_absent
         self.reason = None
 
 

@@ -32,6 +32,11 @@ class AddedLosses:
         """Whether a layer added one number for all rows; Keras collects losses of weights by itself."""
         weigh_added_losses(model, self._weighed)
 
+    @property
+    def weights(self) -> Any:
+        """The weights of the rows of the step being traced."""
+        return self._step.weights
+
     def open(self, weights: Any) -> None:
         """Begin the tracing of a step whose rows have these weights."""
         self._step.weights = weights

@@ -1,10 +1,10 @@
 """What shapes the rows of a call between scoring and learning: rows of the past, weights of classes, `augment`.
 
 The rows are scored as they came. They are learnt beside some of the reservoir's, then with the weights of their
-classes, then as `augment` returns them; of these a model has none, some or all. For the proof rows are learnt as they
-are.
+classes, then as `augment` returns them; of these a model has none, some or all. With `training.memory` the later passes
+take recent rows in place of the batch's, in the same way. For the proof rows are learnt as they are.
 
-Owns the three, and the scoring within the training pass. Its methods with tensors run while the call is being traced.
+Owns all of these, and the scoring within the training pass. Its methods with tensors run while the call is traced.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ from millrace.pipelines.shaping.augmentation import Augmentation, folded
 from millrace.pipelines.shaping.options import Augment
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.added_losses import AddedLosses
-from millrace.training.model.call.class_balance import ClassBalance
+from millrace.training.model.call.class_balance import BalancePlan, ClassBalance
 from millrace.training.model.call.finite_guard import FiniteGuard
+from millrace.training.model.call.recent_rows import RecentRows
 from millrace.training.model.call.reservoir import Replays, Reservoir, beside
 from millrace.training.model.call.step_scoring import StepScoring
 from millrace.training.model.call.witness import Witness
@@ -37,8 +38,15 @@ class ShapingOptions:
     """What the classes are to weigh in what is learnt."""
     reservoir: Reservoir | None = None
     """Rows that are learnt again beside each batch."""
+    recent: RecentRows | None = None
+    """Rows that the later passes of a batch draw theirs of; None repeats the batch."""
     seed: int = 0
     """The seed of what `augment` draws, beside the batch's place in its partition."""
+
+    @property
+    def gives_rows_again(self) -> bool:
+        """Whether the first pass has rows of the past beside those of the batch."""
+        return self.reservoir is not None and self.reservoir.beside > 0
 
 
 class CallPlan(NamedTuple):
@@ -50,6 +58,8 @@ class CallPlan(NamedTuple):
     replays: Any
     replay_factors: Any
     """By what the weights of these rows are multiplied, where classes are balanced."""
+    recent: Any
+    """By what the later passes draw."""
 
 
 class Shaping(NamedTuple):
@@ -63,8 +73,12 @@ class Shaping(NamedTuple):
     class_weights: Any
     replays: Any
     replay_factors: Any
+    recent: Any
+    """By what the later passes draw; once the batch has entered, what they take."""
 
 
+Batch = tuple[Any, Any, Any, Any]
+"""Features, labels, weights and offsets."""
 Own = Callable[[int], slice]
 """Returns which of so many rows are the replica's."""
 
@@ -76,7 +90,7 @@ class CallShaping:
         self._strategy, self._witness, self._seed = strategy, witness, options.seed
         augment = options.augment
         self.balance = None if options.balance is None else ClassBalance(options.balance, model)
-        self.reservoir = options.reservoir
+        self.reservoir, self.recent = options.reservoir, options.recent
         self._augmentation = None if augment is None else Augmentation(augment, traced_as=converted(augment))
         self._scoring: StepScoring | None = None
 
@@ -115,7 +129,10 @@ class CallShaping:
             replays = self.reservoir.draw(rows, self._witness.identity(), visit, replay=replay)
             if self.balance is not None:
                 factors = self.balance.factors(replays.features, replays.labels, balance)
-        return CallPlan(visit, balance, replays, factors)
+        recent: Any = ()
+        if self.recent is not None:
+            recent = self.recent.draws(rows, self._witness.identity(), visit, replay=replay)
+        return CallPlan(visit, balance, replays, factors, recent)
 
     def of_batch(self, plan: CallPlan, index: Any, offset: Any, partition: Any) -> Shaping:
         """Return what shapes a batch that begins with this offset."""
@@ -129,11 +146,36 @@ class CallShaping:
         replays, replay_factors = tf.nest.map_structure(
             lambda column: column[index], (plan.replays, plan.replay_factors)
         )
-        return Shaping(plan.visit, seed, factors, class_weights, replays, replay_factors)
+        recent = plan.recent
+        if self.recent is not None:
+            live = recent.live
+            recent = tf.nest.map_structure(lambda column: column[index], recent._replace(live=()))._replace(live=live)
+        return Shaping(plan.visit, seed, factors, class_weights, replays, replay_factors, recent)
 
-    def again(self, shaping: Shaping, done: Any) -> Shaping:
-        """Return what shapes a batch in a further pass."""
-        return shaping if self._augmentation is None else shaping._replace(seed=folded(shaping.seed, done))
+    def entered(self, batch: Batch, shaping: Shaping) -> Shaping:
+        """Return what shapes a batch in its later passes, which may draw from it too."""
+        if self.recent is None:
+            return shaping
+        return shaping._replace(recent=self.recent.enter(Rows(*batch, ()), shaping.recent))
+
+    def again(self, batch: Batch, shaping: Shaping, done: Any) -> tuple[Batch, Shaping]:
+        """Return what a further pass learns, and what shapes it."""
+        if self._augmentation is not None:
+            shaping = shaping._replace(seed=folded(shaping.seed, done))
+        if self.recent is None:
+            return batch, shaping
+        rows = self.recent.take(shaping.recent, done - 1, Rows(*batch, ()))
+        batch = (rows.features, rows.labels, rows.weights, rows.offsets)
+        if self.balance is not None:
+            x, y = tf.nest.map_structure(lambda column: column[tf.newaxis], (rows.features, rows.labels))
+            weighed = BalancePlan((), shaping.class_weights[tf.newaxis], ())
+            shaping = shaping._replace(factors=self.balance.factors(x, y, weighed)[0])
+        return batch, shaping
+
+    def left(self, shaping: Shaping, applied: Any) -> None:
+        """Take in whether a batch was learnt."""
+        if self.recent is not None:
+            self.recent.keep(shaping.recent, tf.logical_and(applied, shaping.visit >= 0))
 
     def ended(self, plan: CallPlan, rows: Rows, applied: Any, seen: Any) -> None:
         """Take in what was learnt: `applied` by batch, `seen` by row."""
@@ -150,23 +192,30 @@ class CallShaping:
         if self._scoring is not None:
             self._scoring.close()
 
-    def scored_in_step(self, weights: Any, shaping: Shaping) -> None:
-        """Have the step score its rows, which have these weights as they came."""
+    def scored_in_step(self, weights: Any, by_output: Any, shaping: Shaping) -> None:
+        """Have the step score its rows, which have these weights as they came; `by_output` is what the model takes."""
         if self._scoring is not None:
             again = self._beside // len(self._strategy.extended.worker_devices)
-            self._scoring.open(weights, partial(self.corrected, class_weights=shaping.class_weights), again=again)
+            self._scoring.open(
+                (weights, by_output), partial(self.corrected, class_weights=shaping.class_weights), again=again
+            )
 
     def corrected(self, predicted: Any, class_weights: Any) -> Any:
         """Return the output as it would be without the weights of classes."""
         return predicted if self.balance is None else self.balance.corrected(predicted, class_weights)
 
-    def learnt(self, mine: tuple[Any, Any, Any, Any], shaping: Shaping, own: Own) -> tuple[Any, Any, Any]:
+    def learnt(self, mine: Batch, shaping: Shaping, own: Own) -> tuple[Any, Any, Any]:
         """Return features, labels and weights as they are learnt, of the replica's rows and their offsets."""
         x, y, w, offsets = mine
         if self.balance is not None:
             w *= shaping.factors[own(shaping.factors.shape[0])]
         if self._beside:
-            past = self._mine(shaping, own)
+            # The replica's portion of the rows of the past, with the weights of their classes.
+            replays: Replays = shaping.replays
+            if self.balance is not None:
+                replays = replays._replace(weights=replays.weights * shaping.replay_factors)
+            rows = own(replays.weights.shape[0])
+            past: Replays = tf.nest.map_structure(lambda column: column[rows], replays)
             x, y, w, offsets = beside((x, y, w, offsets), (past.features, past.labels, past.weights, past.numbers))
         if self._augmentation is not None:
             # Other rows on another replica, and the same numbers drawn for them would be none the better.
@@ -175,12 +224,3 @@ class CallShaping:
             x, y, w = tf.cond(shaping.visit >= 0, augment, lambda: (x, y, w))
             w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
         return x, y, w
-
-    def _mine(self, shaping: Shaping, own: Own) -> Replays:
-        """Return the replica's portion of the rows of the past, with the weights of their classes."""
-        replays: Replays = shaping.replays
-        if self.balance is not None:
-            replays = replays._replace(weights=replays.weights * shaping.replay_factors)
-        rows = own(replays.weights.shape[0])
-        mine: Replays = tf.nest.map_structure(lambda column: column[rows], replays)
-        return mine

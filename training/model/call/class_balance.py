@@ -16,7 +16,7 @@ from millrace.pipelines.shaping.balance.class_weights import Output, correctable
 from millrace.pipelines.shaping.figures import ClassFigures
 from millrace.pipelines.shaping.options import LABEL
 from millrace.training.checkpoints.parts import PartState
-from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.call.replica_sums import summed_by_workers
 from millrace.training.model.setup.keras_internals import arguments_of, last_operation
 from millrace.training.model.variables import assign, copies, read
 
@@ -67,12 +67,7 @@ class ClassBalance:
         classes = tf.reshape(one_hot(x, y, self.options), [batches, size, len(self.options.classes)])
         # Where records are left out, those that are kept stand for them by their weight; absent rows have none.
         counted = weights if self.options.how == "resample" else tf.cast(offsets >= 0, tf.float32)
-        seen = tf.linalg.matvec(classes, counted, transpose_a=True)
-        here = len(strategy.extended.worker_devices)
-        if strategy.num_replicas_in_sync > here:
-            # Of all workers of a group; the replicas of one process have the same rows in hand.
-            [total] = strategy.run(lambda: summed(tf.distribute.get_replica_context(), [seen / here]))
-            seen = strategy.experimental_local_results(total)[0]
+        seen = summed_by_workers(strategy, tf.linalg.matvec(classes, counted, transpose_a=True))
         seen = tf.cast(seen, tf.float64)
         upto = tf.cumsum(tf.reduce_sum(seen, axis=1))
         before = upto - tf.reduce_sum(seen, axis=1)

@@ -2,9 +2,10 @@
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
 The rows are scored as they came, and learnt as `training/model/call/call_shaping.py` makes them.
-With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, and all of
-its updates are applied or none. Batch by batch and not block by block, so that the weights do not depend on how many
-batches a call happens to have. The trainer settles a block by what its call returns, and never looks inside a call.
+With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, later ones
+may take recent rows in its place, and all of its updates are applied or none. Batch by batch and not block by block, so
+that the weights do not depend on how many batches a call happens to have. The trainer settles a block by what its call
+returns, and never looks inside a call.
 
 Owns the traced function and everything it closes over (finite guard, metrics, witness); runs on the trainer's thread.
 """
@@ -28,7 +29,9 @@ from millrace.training.model.call.call_shaping import CallShaping, Shaping, Shap
 from millrace.training.model.call.finite_guard import FiniteGuard
 from millrace.training.model.call.gradient_projection import projected
 from millrace.training.model.call.metrics import CompiledMetrics
+from millrace.training.model.call.output_weights import present_by_output, weighed_by_output
 from millrace.training.model.call.replica_sums import summed
+from millrace.training.model.call.running_scale import RunningScale
 from millrace.training.model.call.witness import Witness
 from millrace.training.model.setup.keras_internals import as_is, converted, has_loss
 from millrace.training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
@@ -63,6 +66,8 @@ class CallOptions:
     """How a call is built."""
 
     batch_size: int
+    scale: RunningScale
+    """What the features are scaled by, before all else."""
     passes: int = 1
     """How often each batch is learnt."""
     inference_pass: bool = False
@@ -98,8 +103,8 @@ class TrainingCall:
         """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do.
 
         `visit` says how often these rows were learnt before, so that `augment` draws other numbers and the reservoir
-        keeps each once; with None the rows are learnt as they are, and not kept. Without `replay` no row is given again
-        beside them.
+        keeps each once; with None the rows are learnt as they are, and not kept. Without `replay` no other row is
+        learnt beside them, or in a later pass.
         """
         passes = self.options.passes if passes is None else passes
         if not 1 <= passes <= self.options.passes:
@@ -110,7 +115,10 @@ class TrainingCall:
                 how = tf.constant([passes, -1 if visit is None else visit, int(replay and visit is not None)])
                 finite, losses, states = self._function(how, *rows)
         except tf.errors.OpError as error:
-            note_assertion(error, self._stated(rows))
+            # It was traced before it raised, so what its assertions state is known.
+            if self._stated_texts is None:
+                self._stated_texts = stated_texts(self.traced(rows).graph)
+            note_assertion(error, self._stated_texts)
             raise
         return CallResult(
             finite=finite.numpy(),
@@ -133,9 +141,8 @@ class TrainingCall:
 
         What the step changes otherwise (seeds, statistics, weights that it assigns by itself) is changed.
         """
-        batch = tf.nest.map_structure(
-            lambda column: column[0], (rows.features, rows.labels, rows.weights, rows.offsets)
-        )
+        features = self.options.scale.as_it_stands(rows.features, tried=True)
+        batch = tf.nest.map_structure(lambda column: column[0], (features, rows.labels, rows.weights, rows.offsets))
         with self.strategy.scope(), self._finite_guard.recording():
             graph = self._recorder.get_concrete_function(*batch).graph
             try:
@@ -149,16 +156,14 @@ class TrainingCall:
             graph=graph,
         )
 
-    def _stated(self, rows: Rows) -> frozenset[str]:
-        """Return what the assertions in the call state; it was traced before it raised."""
-        if self._stated_texts is None:
-            self._stated_texts = stated_texts(self.traced(rows).graph)
-        return self._stated_texts
-
     def _call(self, how: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
         rows = Rows(features, labels, weights, offsets, partitions)
+        scale = self.options.scale
+        scaling = scale.plan(rows, self.strategy, live=how[1] >= 0)
+        features = scale.scaled(features, scaling)
+        rows = rows._replace(features=features)
         plan = self.shaping.plan(rows, how[1], replay=how[2] > 0)
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
@@ -172,6 +177,7 @@ class TrainingCall:
         _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
         seen = tf.logical_and(offsets >= 0, applied[:, tf.newaxis])
+        scale.count(scaling, applied)
         self.shaping.ended(plan, rows, applied, seen)
         self.witness.add(offsets, partitions, seen)
         sums = self.strategy.run(self.metrics.read)
@@ -200,6 +206,7 @@ class TrainingCall:
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.experimental_local_results(losses)[0]
         if self.options.passes > 1:
+            shaping = self.shaping.entered(batch, shaping)
             applied = self._learn_again(applied, passes, batch, shaping)
 
         def undo() -> Any:
@@ -209,13 +216,15 @@ class TrainingCall:
 
         if guarded:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
+        self.shaping.left(shaping, applied)
         return applied, loss
 
     def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
 
         def again(_: Any, done: Any) -> Any:
-            verdicts = self.strategy.run(self._later_step, args=(*batch, self.shaping.again(shaping, done)))
+            rows, shaped = self.shaping.again(batch, shaping, done)
+            verdicts = self.strategy.run(self._later_step, args=(*rows, shaped))
             return self.strategy.experimental_local_results(verdicts)[0], done + 1
 
         # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
@@ -229,15 +238,26 @@ class TrainingCall:
         """Score the replica's rows and learn them."""
         mine = self._open(features, labels, weights, offsets)
         if self.options.inference_pass:
-            self._score(*as_the_model_takes_it(self.model, *mine[:3]), shaping.class_weights)
+            # Score before learning, as the model will behave in use; the training pass is then not counted.
+            x, y, w = as_the_model_takes_it(self.model, *mine[:3])
+            y_pred = self.shaping.corrected(self.model(x, training=False), shaping.class_weights)
+            self.model.compute_metrics(x, y, y_pred, sample_weight=w)
+            self.metrics.mute()
+            if self.shaping.shapes and has_loss(self.model):
+                self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
+                self._finite_guard.show_first_loss()
         else:
-            self.shaping.scored_in_step(mine[2], shaping)
+            self.shaping.scored_in_step(mine[2], weighed_by_output(self.model, *mine[1:3])[1], shaping)
         logs = self._train_step(self._as_learnt(mine, shaping))
-        return self._finite_guard.verdict(), self._loss(logs)
+        # The loss is that of the global batch, on every replica.
+        verdict, loss = self._finite_guard.verdict(), self._finite_guard.total_loss()
+        if loss is None:
+            [loss] = summed(tf.distribute.get_replica_context(), [self._share_of_loss(logs)])
+        return verdict, loss
 
     @as_is
     def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: Shaping) -> Any:
-        """Learn the replica's rows once more; they were scored in the first pass."""
+        """Learn the replica's rows of a further pass, which are not scored."""
         mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
         self._train_step(self._as_learnt(mine, shaping))
@@ -273,7 +293,8 @@ class TrainingCall:
         self._finite_guard.open()
         self._added_losses.open(w)
         self.shaping.open()
-        self.metrics.open(tf.cast(o >= 0, tf.float32))
+        present = tf.cast(o >= 0, tf.float32)
+        self.metrics.open(present, present_by_output(y, present))
         return x, y, w, o
 
     @property
@@ -287,23 +308,6 @@ class TrainingCall:
         replica = context.replica_id_in_sync_group
         # The replicas of several processes are numbered through; the rows at hand are those of this process.
         return replica_rows(size, here, replica if here == context.num_replicas_in_sync else replica % here)
-
-    def _score(self, x: Any, y: Any, w: Any, class_weights: Any) -> None:
-        """Score before learning, as the model will behave in use; the training pass is then not counted."""
-        y_pred = self.model(x, training=False)
-        y_pred = self.shaping.corrected(y_pred, class_weights)
-        self.model.compute_metrics(x, y, y_pred, sample_weight=w)
-        self.metrics.mute()
-        if self.shaping.shapes and has_loss(self.model):
-            self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
-            self._finite_guard.show_first_loss()
-
-    def _loss(self, logs: Any) -> Any:
-        """Return the loss of the global batch, on every replica."""
-        total = self._finite_guard.total_loss()
-        if total is None:
-            [total] = summed(tf.distribute.get_replica_context(), [self._share_of_loss(logs)])
-        return total
 
     def _share_of_loss(self, logs: Any) -> Any:
         """Return the replica's portion of the batch's loss: the portions add up to the loss of the global batch."""
@@ -331,7 +335,9 @@ def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any,
 
     Features stay a mapping by name, except that a model with one unnamed input gets the only feature bare. Ragged
     features travel padded, with their lengths beside them, so that every block has one shape; here they become ragged.
+    If rows may lack a label, the weights are those of each output.
     """
+    y, w = weighed_by_output(model, y, w)
     x = _with_ragged(x)
     # Private, because the public `inputs` is a flat list that does not tell a mapping from a bare input.
     inputs = getattr(model, "_inputs_struct", None)

@@ -3,7 +3,8 @@
 The finite guard has left out such a batch whole, so nothing of it is learnt yet. The search tries halves, each as a
 call of its own: a half that gives a finite update is thereby learnt, any other is halved again, down to single records.
 A replay searches in the same way, so the weights afterwards are a function of the records. Runs on the trainer's
-thread, before the block is settled, so no state in between is ever visible.
+thread, before the block is settled, so no state in between is ever visible. With `training.rows: together` a half of a
+batch is no batch, and nothing is searched.
 """
 
 from collections import Counter
@@ -52,6 +53,8 @@ class CulpritSearch:
     spare: Callable[[], Rows]
     """Gives a batch whose rows stand in for absent ones, where this process has none of the rows to try."""
     places: Places = alone
+    together: bool = False
+    """Whether the loss compares rows, so that a half is another batch: then a batch is set aside whole."""
     found: list[tuple[int, int]] = field(default_factory=list)
     results: list[CallResult] = field(default_factory=list)
 
@@ -65,6 +68,9 @@ class CulpritSearch:
         offsets = batch.offsets.numpy()[0]
         partitions = batch.partitions.numpy()[0]
         present = np.flatnonzero(offsets >= 0)
+        if self.together:
+            self.found.extend((int(partitions[row]), int(offsets[row])) for row in present)
+            return
         first, count = self.places(len(present))
 
         def mine(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

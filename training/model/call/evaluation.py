@@ -64,6 +64,7 @@ class Evaluation:
         del partitions
         call = self._call
         call.metrics.reset()
+        features = call.options.scale.as_it_stands(features)
 
         def score(index: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))

@@ -52,7 +52,14 @@ class FiniteGuard:
         # Replaced on the objects, so that a train_step of the user's own passes through the guard as well.
         for name, optimizer in optimizers_of(model).items():
             optimizer.apply = self._guarded(name, optimizer, optimizer.apply)
-        model.compute_loss = self._noted(model.compute_loss)
+        compute_loss = model.compute_loss
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            loss = compute_loss(*args, **kwargs)
+            self._step.losses.append(tf.convert_to_tensor(loss))
+            return loss
+
+        model.compute_loss = noted
 
     def open(self) -> None:
         """Begin the tracing of a step."""
@@ -96,14 +103,6 @@ class FiniteGuard:
         """Return the updates of the step that was traced while recording, in their order."""
         return self._step.updates
 
-    def _noted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            loss = compute_loss(*args, **kwargs)
-            self._step.losses.append(tf.convert_to_tensor(loss))
-            return loss
-
-        return noted
-
     def _guarded(self, name: str, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., None]:
         steps, apply = OptimizerSteps(optimizer), converted(apply)
 
@@ -121,7 +120,9 @@ class FiniteGuard:
             # One collective for all that the replicas must agree on. A sum is finite only where all its terms are.
             sums = _guarded_sums(context, [*present, *losses])
             present, self._step.totals = sums[: len(present)], sums[len(present) :]
-            finite = _all_finite(sums)
+            values = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in sums]
+            flags = [tf.reduce_all(tf.math.is_finite(each)) for each in values]
+            finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)  # noqa: FBT003 - a tensor's value
 
             @as_is
             def merged(strategy: Any, finite: Any, *present: Any) -> Any:
@@ -157,16 +158,6 @@ def _guarded_sums(context: Any, tensors: Sequence[Any]) -> list[Any]:
             "train_step calls an optimizer's apply inside of tf.cond, a loop or a tf.function of its own: call it in "
             "every step, outside of these, with gradients times 0 if nothing is to be learnt"
         ) from error
-
-
-def _all_finite(tensors: Sequence[Any]) -> Any:
-    """Return whether every value of the tensors is finite."""
-    flags = [tf.reduce_all(tf.math.is_finite(_values(tensor))) for tensor in tensors]
-    return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)  # noqa: FBT003 - a tensor's value
-
-
-def _values(tensor: Any) -> Any:
-    return tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
 
 
 class FiniteLook:

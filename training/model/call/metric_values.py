@@ -39,15 +39,16 @@ class ValueNames:
         """Name the values of results that have the shapes of all later ones."""
         shown, by_mean, left = dict[str, Shown](), list[str](), MOST_COMPONENTS
         for metric, key, value in _arrays(results):
-            name = _free(metric if key is None else key, metric, shown)
+            name = metric if key is None else key
+            if name in shown:
+                name = f"{metric}_{name}"
             shown[name] = Shown(metric, None, key)
             if value.size > left:
                 by_mean.append(name)
             elif value.size > 1:
                 left -= value.size
-                shown |= {
-                    f"{name}{list(index)}".replace(" ", ""): Shown(metric, index, key) for index in _places(value)
-                }
+                for index in np.ndindex(value.shape):
+                    shown[f"{name}{list(index)}".replace(" ", "")] = Shown(metric, index, key)
         return cls(shown, tuple(by_mean))
 
     def values(self, results: Mapping[str, Any]) -> dict[str, float]:
@@ -62,14 +63,6 @@ def _arrays(results: Mapping[str, Any]) -> Iterator[tuple[str, str | None, npt.N
             yield from ((metric, str(key), np.asarray(value, np.float64)) for key, value in result.items())
         else:
             yield metric, None, np.asarray(result, np.float64)
-
-
-def _places(value: npt.NDArray[Any]) -> list[tuple[int, ...]]:
-    return [tuple(int(one) for one in index) for index in np.ndindex(value.shape)]
-
-
-def _free(wanted: str, metric: str, taken: Mapping[str, Any]) -> str:
-    return wanted if wanted not in taken else f"{metric}_{wanted}"
 
 
 def _value(value: npt.NDArray[np.float64], index: tuple[int, ...] | None) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -25,7 +26,13 @@ import tensorflow as tf
 from millrace.training.errors import ModelError, gist, is_users
 from millrace.training.model.call.metric_values import Shown, ValueNames
 from millrace.training.model.call.replica_sums import summed
-from millrace.training.model.setup.keras_internals import as_is, metrics_as_given, metrics_compiled, own_trackers
+from millrace.training.model.setup.keras_internals import (
+    as_is,
+    metrics_as_given,
+    metrics_compiled,
+    outputs_of_metrics,
+    own_trackers,
+)
 from millrace.training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]
@@ -38,6 +45,7 @@ class _MeteredStep(threading.local):
 
     def __init__(self) -> None:
         self.present: Any = None
+        self.by_output: Mapping[str, Any] = {}
         self.muted = False
         self.skipped = False
 
@@ -48,7 +56,17 @@ class CompiledMetrics:
     def __init__(self, model: Any) -> None:
         self._step = _MeteredStep()
         compiled, own = _objects(model)
-        self.metrics = _named([*compiled, *own])
+        # Metrics of one name are told apart by a number.
+        named: dict[str, Any] = {}
+        for metric in [*compiled, *own]:
+            name, twin = metric.name, 1
+            while name in named:
+                twin += 1
+                name = f"{metric.name}_{twin}"
+            named[name] = metric
+        self.metrics = named
+        outputs = outputs_of_metrics(model)
+        self._output_of = {name: outputs.get(id(metric), "") for name, metric in named.items()}
         self.compiled = frozenset([*self.metrics][: len(compiled)])
         """The names of the metrics in `compile`; the others the model holds as attributes."""
         self.left_out: frozenset[str] = frozenset()
@@ -63,7 +81,13 @@ class CompiledMetrics:
         """Whether a step can be run without them, as Keras' own step updates compiled metrics after all else."""
         if self.separate:
             # A layer's or a step's own metrics could be learnt from; nothing reads what this one returns but the logs.
-            model.compute_metrics = self._unless_skipped(model.compute_metrics)
+            compute_metrics = model.compute_metrics
+
+            @as_is
+            def computed(*args: Any, **kwargs: Any) -> Any:
+                return {} if self._step.skipped else compute_metrics(*args, **kwargs)
+
+            model.compute_metrics = computed
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
         for name, metric in [*self.metrics.items(), *(("", loss) for loss in losses)]:
             metric.update_state = self._weighted(name, metric.update_state)
@@ -88,9 +112,13 @@ class CompiledMetrics:
         """All states, in order."""
         return [variable for metric in self.metrics.values() for variable in metric.variables]
 
-    def open(self, present: Any) -> None:
-        """Begin the tracing of a step whose rows are present where `present` is 1."""
-        self._step.present, self._step.muted, self._step.skipped = present, False, False
+    def open(self, present: Any, by_output: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Begin the tracing of a step whose rows are present where `present` is 1.
+
+        `by_output` says it for the outputs whose label a row may lack.
+        """
+        self._step.present, self._step.by_output = present, by_output
+        self._step.muted, self._step.skipped = False, False
 
     def mute(self) -> None:
         """Stop counting for the rest of this step, because the scores were counted already."""
@@ -152,26 +180,22 @@ class CompiledMetrics:
             results[name] = metric.stateless_result(own)
         return results
 
-    def _unless_skipped(self, compute_metrics: Callable[..., Any]) -> Callable[..., Any]:
-        @as_is
-        def computed(*args: Any, **kwargs: Any) -> Any:
-            return {} if self._step.skipped else compute_metrics(*args, **kwargs)
-
-        return computed
-
     def _weighted(self, name: str, update_state: Callable[..., Any]) -> Callable[..., Any]:
         def weighted(*args: Any, **kwargs: Any) -> Any:
             if self._step.muted:
                 return None
             # What a Mean is given need not be one value a row. A third argument is the weight.
             compares = len(args) + len(kwargs.keys() & {"y_true", "y_pred"}) >= 2
-            if not compares and _is_one_value(args[0] if args else kwargs.get("values")):
+            value = args[0] if args else kwargs.get("values")
+            plain = value is not None and not isinstance(value, Mapping)
+            if not compares and plain and tf.convert_to_tensor(value).shape.rank == 0:
                 self.of_batches.add(name)
             unweighted = kwargs.get("sample_weight") is None and len(args) < 3
             if compares and not unweighted:
                 self.weighted.add(name)
             elif compares and self._step.present is not None:
-                kwargs["sample_weight"] = self._step.present
+                output = self._output_of.get(name, "")
+                kwargs["sample_weight"] = self._step.by_output.get(output, self._step.present)
             return update_state(*args, **kwargs)
 
         return weighted
@@ -199,16 +223,9 @@ def _with_weights(update_state: Callable[..., Any], y_true: Any, y_pred: Any, sa
 
 def scores_by_itself(model: Any) -> bool:
     """Return whether the model's own code or layers score, and not Keras after all else."""
-    return bool(_objects(model)[1]) or not _scores_as_keras(model)
-
-
-def _scores_as_keras(model: Any) -> bool:
     own = type(model)
-    return own.train_step is keras.Model.train_step and own.compute_metrics is keras.Model.compute_metrics
-
-
-def _is_one_value(value: Any) -> bool:
-    return value is not None and not isinstance(value, Mapping) and tf.convert_to_tensor(value).shape.rank == 0
+    as_keras = own.train_step is keras.Model.train_step and own.compute_metrics is keras.Model.compute_metrics
+    return bool(_objects(model)[1]) or not as_keras
 
 
 def preferred(metrics: Mapping[str, Any]) -> list[str]:
@@ -273,14 +290,3 @@ def _higher_is_better(metric: Any) -> bool | None:
         return False
     # Keras has no public attribute for it. A function of the user's own is wrapped in a metric that has none at all.
     return {"up": True, "down": False}.get(getattr(metric, "_direction", None) or "")
-
-
-def _named(metrics: Sequence[Any]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    for metric in metrics:
-        name, twin = metric.name, 1
-        while name in named:
-            twin += 1
-            name = f"{metric.name}_{twin}"
-        named[name] = metric
-    return named

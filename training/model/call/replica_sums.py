@@ -1,6 +1,6 @@
 """Sums over replicas, in as few collectives as there are types of tensors. Used while a step is being traced."""
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +21,11 @@ def summed(context: Any, tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors' sums over all replicas; those of one type travel together."""
     sums: list[Any] = [None] * len(tensors)
     own = _OWN.get(context.strategy)
-    for places in _alike(tensors):
+    # One collective can carry dense ones of one type; sparse ones stay sparse.
+    alike: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        alike.setdefault((isinstance(tensor, tf.IndexedSlices), tensor.dtype), []).append(place)
+    for places in alike.values():
         parts = [tensors[place] for place in places]
         total = None if own is None else own(parts)
         if total is None:
@@ -31,9 +35,13 @@ def summed(context: Any, tensors: Sequence[Any]) -> list[Any]:
     return sums
 
 
-def _alike(tensors: Sequence[Any]) -> Iterable[Sequence[int]]:
-    """Group the places of tensors that one collective can carry: dense ones by their type; sparse ones stay sparse."""
-    places: dict[Any, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault((isinstance(tensor, tf.IndexedSlices), tensor.dtype), []).append(place)
-    return places.values()
+def summed_by_workers(strategy: Any, tensor: Any) -> Any:
+    """Return the sum of what each worker of a group has; the replicas of one process have the same rows in hand.
+
+    For the traced call, outside of replicas. Without a group it is the tensor itself.
+    """
+    here = len(strategy.extended.worker_devices)
+    if strategy.num_replicas_in_sync == here:
+        return tensor
+    [total] = strategy.run(lambda: summed(tf.distribute.get_replica_context(), [tensor / here]))
+    return strategy.experimental_local_results(total)[0]

@@ -25,6 +25,8 @@ class _Scored(NamedTuple):
 
     weights: Any
     """As the rows came."""
+    by_output: Any
+    """The same as the model takes it: one a row, or one a row for each output."""
     corrected: Callable[[Any], Any]
     again: int
     """How many rows behind them are only given again."""
@@ -57,9 +59,16 @@ class StepScoring:
             if scored is not None and "y_pred" in given:
                 y_pred = tf.nest.map_structure(tf.stop_gradient, scored.rows(given["y_pred"]))
                 rows = {name: scored.rows(given[name]) for name in ("x", "y") if name in given}
-                added.open(_beside(scored.weights, scored.again))
-                compute_loss(**(given | rows | {"y_pred": scored.corrected(y_pred), "sample_weight": scored.weights}))
-                added.open(given.get("sample_weight"))
+                # By these a mean over all rows of the pass is that over the rows that are scored.
+                weights, size, learnt = scored.weights, scored.weights.shape[0], given.get("sample_weight")
+                if scored.again:
+                    scale = (size + scored.again) / size
+                    weights = tf.concat([weights * scale, tf.zeros([scored.again], weights.dtype)], 0)
+                if tf.nest.is_nested(learnt):
+                    learnt = added.weights
+                added.open(weights)
+                compute_loss(**(given | rows | {"y_pred": scored.corrected(y_pred), "sample_weight": scored.by_output}))
+                added.open(learnt)
                 guard.show_first_loss()
             return compute_loss(*args, **kwargs)
 
@@ -69,20 +78,17 @@ class StepScoring:
             if scored is None:
                 return compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             y_pred = scored.corrected(scored.rows(y_pred))
-            return compute_metrics(scored.rows(x), scored.rows(y), y_pred, sample_weight=scored.weights)
+            return compute_metrics(scored.rows(x), scored.rows(y), y_pred, sample_weight=scored.by_output)
 
         model.compute_loss, model.compute_metrics = loss, metrics
 
-    def open(self, weights: Any, corrected: Callable[[Any], Any], *, again: int) -> None:
-        """Begin the tracing of a step that scores its rows, but for those at the end that are only given again."""
-        self._step.loss = self._step.metrics = _Scored(weights, corrected, again)
+    def open(self, weights: tuple[Any, Any], corrected: Callable[[Any], Any], *, again: int) -> None:
+        """Begin the tracing of a step that scores its rows, but for those at the end that are only given again.
+
+        `weights` are those of the rows, and the same as the model takes them.
+        """
+        self._step.loss = self._step.metrics = _Scored(*weights, corrected, again)
 
     def close(self) -> None:
         """Begin the tracing of a step that scores nothing, or not as they came."""
         self._step.loss = self._step.metrics = None
-
-
-def _beside(weights: Any, again: int) -> Any:
-    """Return the weights by which a mean over all rows of the pass is that over the rows that are scored."""
-    size = weights.shape[0]
-    return tf.concat([weights * ((size + again) / size), tf.zeros([again], weights.dtype)], 0) if again else weights

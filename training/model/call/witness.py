@@ -43,10 +43,6 @@ def mixed(offsets: Any) -> Any:
     return tf.bitwise.bitwise_xor(z, shifted(z, 31))
 
 
-def _identity(partition: Partition) -> int:
-    return int.from_bytes(hashlib.sha256(str(partition).encode()).digest()[:8], "big", signed=True)
-
-
 class Witness:
     """The variable and its part of a checkpoint. Build it inside the strategy's scope."""
 
@@ -89,8 +85,9 @@ class Witness:
             )
         if self._index.get(partition) != index:
             self._index[partition] = index
+            identity = int.from_bytes(hashlib.sha256(str(partition).encode()).digest()[:8], "big", signed=True)
             for copy in copies(self.identities):
-                copy.scatter_nd_update([[index]], [_identity(partition)])
+                copy.scatter_nd_update([[index]], [identity])
 
     def testimonies(self) -> dict[Partition, Evidence]:
         """Return the checksums of each partition's offsets so far."""

@@ -8,12 +8,15 @@ pull:
 2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one, and something is learnt;
 3. one replica and several come to the same weights (where there are several, and the model draws no random numbers).
 
+With `training.rows: together` the loss compares rows of whole batches, and other rules hold: no absent row is ever
+learnt or scored, so the first two are replaced by this: something is learnt, and a row's prediction is its own.
+
 A model that fails is refused with the layer or metric at fault and what to do, or only warned of (`training.proof`).
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -21,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from millrace.pipelines.schema import PRESENT
 from millrace.training.model.learner import Learner, Mask
 from millrace.training.model.probes import Probe
 from millrace.training.model.proof.proof_trials import ProofTrials, StateAfterCall
@@ -76,16 +80,32 @@ class ModelProof:
                 "the step gives something else each time: it draws random numbers outside of Keras' seed generators"
             )
             return [Finding(claim=_EVERYWHERE, holds=None, detail=detail)]
+        if self._learner.options.rows_together:
+            return self._of_rows_together(once)
         absent = self._absent_rows(self._probe)
         if absent.holds is False and self._whole_batches:
             detail = (
                 f"training.partial_batches: wait leaves absent rows to a search for culprits alone ({absent.detail})"
             )
             absent = Finding(claim=absent.claim, holds=None, detail=detail)
-        findings = [absent, self._pull_of_a_row(self._probe, once)]
+        findings = [absent, self._pull_of_a_row(self._probe, once), *self._masked_labels(self._probe)]
         if self._learner.replicas > 1:
             findings.append(self._replicas(self._probe))
         return findings
+
+    def _of_rows_together(self, whole: RecordedBatch) -> list[Finding]:
+        """Check what holds for a loss that compares rows: such batches are whole, and no other is learnt or scored."""
+        claim = "a whole batch is learnt, and each row predicted of itself alone"
+        if text := self._updates_nothing(whole):
+            return [Finding(claim=claim, holds=False, detail=text)]
+        if mixes_rows(self._learner, self._trials.kept, self._rounding, in_use=True):
+            text = (
+                "the prediction of a row changes with the rows beside it, and a request is answered beside others: "
+                "have the model give each row's own outputs, such as both embeddings side by side, and compare the "
+                "rows in the loss; or accept it with training.proof: warn"
+            )
+            return [Finding(claim=claim, holds=False, detail=text)]
+        return [Finding(claim=claim, holds=True)]
 
     def _absent_rows(self, probe: Probe) -> Finding:
         claim = "absent rows change nothing"
@@ -124,15 +144,53 @@ class ModelProof:
             return Finding(claim=claim, holds=False, detail=text)
         return Finding(claim=claim, holds=True)
 
+    def _masked_labels(self, probe: Probe) -> list[Finding]:
+        """Check that a row without a label does not learn that output; no findings if each row has all labels.
+
+        What stands for a label that is missing is that of the first row that has one: here of an absent row, which has
+        no other part in the batch.
+        """
+        size = self._learner.options.batch_size
+        masked = [one for one in self._learner.options.schema.labels if one.masked]
+        if not masked:
+            return []
+        claim = "a row without a label does not learn that output"
+        if size < 4:
+            return [Finding(claim=claim, holds=None, detail=f"a batch of {size} is too small to show it")]
+        untold = list[str]()
+        for label in masked:
+            column = probe.labels[label.name]
+            unlike = [row for row in range(size) if not np.array_equal(column[row], column[0])]
+            if not unlike:
+                untold.append(label.name)
+                continue
+            other = column.copy()
+            other[0] = column[unlike[0]]
+            mask, present = np.arange(size) % 2 == 0, np.arange(size) > 0
+            pair = [
+                replace(probe, labels={**probe.labels, label.name: each, label.name + PRESENT: mask})
+                for each in (column, other)
+            ]
+            one, same = (self._trials.recorded(rows, present).pulls for rows in pair)
+            if found := differing(one, same, self._rounding):
+                text = (
+                    f"{found[0]} depends on what stands for {label.name!r} in a row without it: sample_weight has a "
+                    "weight for each output then; give it to self.compute_loss, or multiply the losses of each output"
+                )
+                return [Finding(claim=claim, holds=False, detail=text)]
+            if wrong := self._metrics_that_differ(*(self._trials.outcome(rows, present) for rows in pair)):
+                text = (
+                    f"metric {wrong[0]} counts rows without {label.name!r}: compile it in metrics={{…}} under the name "
+                    "of its output, or update it with the sample_weight of that output"
+                )
+                return [Finding(claim=claim, holds=False, detail=text)]
+        detail = f"all rows at hand have the same {untold[0]!r}" if untold else ""
+        return [Finding(claim=claim, holds=None if untold else True, detail=detail)]
+
     def _pull_of_a_row(self, probe: Probe, whole: RecordedBatch) -> Finding:
         """Check that two halves, each alone in the batch, pull together as the whole does, and that B divides it."""
         claim = "a present row pulls with 1/B of the global batch"
-        if not whole.pulls and not whole.assigned:
-            name = type(self._learner.model).__name__
-            text = (
-                f"{name}.train_step updates nothing: it hands no gradient to an optimizer and assigns no weight; "
-                "call self.optimizer.apply(gradients, self.trainable_variables), and see that something is trainable"
-            )
+        if text := self._updates_nothing(whole):
             return Finding(claim=claim, holds=False, detail=text)
         wrong = self._not_additive(probe, 1.0)
         if wrong and not self._clips_by_itself(probe):
@@ -144,6 +202,16 @@ class ModelProof:
             )
             return Finding(claim=claim, holds=False, detail=text)
         return self._reported_loss(claim, probe)
+
+    def _updates_nothing(self, whole: RecordedBatch) -> str:
+        """Return why a batch teaches nothing; nothing if it does teach."""
+        if whole.pulls or whole.assigned:
+            return ""
+        name = type(self._learner.model).__name__
+        return (
+            f"{name}.train_step updates nothing: it hands no gradient to an optimizer and assigns no weight; "
+            "call self.optimizer.apply(gradients, self.trainable_variables), and see that something is trainable"
+        )
 
     def _not_additive(self, probe: Probe, weight: float) -> list[str]:
         """Return where two halves of a batch do not pull together as the whole does."""
@@ -309,7 +377,8 @@ class ModelProof:
             )
         return (
             f"{moved[0]} comes out otherwise: whatever computes it mixes the rows of a batch or ignores sample_weight; "
-            "honour the weights there, or accept it with training.proof: warn"
+            "honour the weights there, or accept it with training.proof: warn; a loss that compares rows needs "
+            "training.rows: together"
         )
 
     def _blame_replicas(self, place: str, several: RecordedBatch, alone: RecordedBatch) -> str:
@@ -382,5 +451,6 @@ def _same_values(one: Any, other: Any) -> bool:
 def _of_present_rows(place: str) -> str:
     return (
         f"{place} is not the sum of what the rows pull by themselves, as if the loss were a mean over present rows: "
-        "use the default reduction, sum_over_batch_size, or divide by the number of all rows of the batch"
+        "use the default reduction, sum_over_batch_size, or divide by the number of all rows of the batch; a loss "
+        "that compares rows needs training.rows: together"
     )

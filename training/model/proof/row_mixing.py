@@ -27,16 +27,22 @@ _STRETCH = 1000.0
 """By how much made-up numbers are multiplied where no rule of their field forbids it."""
 
 
-def mixes_rows(learner: Learner, kept: KeptState, tolerance: float) -> bool:
-    """Return whether some row's prediction changes with the rows beside it; False where none can be made."""
+def mixes_rows(learner: Learner, kept: KeptState, tolerance: float, *, in_use: bool = False) -> bool:
+    """Return whether some row's prediction changes with the rows beside it; False where none can be made.
+
+    `in_use` asks of the model as it is exported, and not as it is learnt.
+    """
     size, half = learner.options.batch_size, learner.options.batch_size // 2
     beside_calm, beside_extreme = np.arange(size), np.arange(size)
     beside_calm[half:], beside_extreme[:half] = 0, half
     for probe in _probes(learner):
         with suppress(Exception):  # the user's code may raise on made-up rows, and on records that are set aside later
-            whole = _predicted(learner, kept, probe)
+            # A step of the user's own may predict otherwise than Keras' does, such as with frozen statistics.
+            training = not in_use and type(learner.model).train_step is keras.Model.train_step
+            whole = _predicted(learner, kept, probe, training=training)
             for order, rows in ((beside_calm, slice(half)), (beside_extreme, slice(half, size))):
-                outputs = zip(whole, _predicted(learner, kept, probe.arranged(order)), strict=True)
+                other_rows = _predicted(learner, kept, probe.arranged(order), training=training)
+                outputs = zip(whole, other_rows, strict=True)
                 if any(_differ(one[rows], other[rows], tolerance) for one, other in outputs):
                     return True
     return False
@@ -85,11 +91,9 @@ def _stretched(learner: Learner) -> Probe:
     return replace(probe, features=features)
 
 
-def _predicted(learner: Learner, kept: KeptState, probe: Probe) -> list[Any]:
-    """Return the outputs of the model that have a row for each row, as the step predicts."""
+def _predicted(learner: Learner, kept: KeptState, probe: Probe, *, training: bool) -> list[Any]:
+    """Return the outputs of the model that have a row for each row."""
     model = learner.model
-    # A step of the user's own may predict otherwise than Keras' does, such as with frozen statistics.
-    training = type(model).train_step is keras.Model.train_step
     x, _, _ = first_batch(model, learner.rows_of(probe))
     with kept.undone(), learner.strategy.scope():
         outputs = tf.nest.flatten(model(x, training=training))

@@ -6,7 +6,7 @@ no effect (docs/model.md lists them), and inputs that do not fit the schema, bot
 Pure inspection; runs while the model is built.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -24,55 +24,41 @@ _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 def unadapted(model: Any) -> str | None:
     """Return which lookup waits to be adapted to data, and the way out; None where none does."""
-    layers = layers_of(model)
-    return next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
+    for layer in layers_of(model):
+        # Its table tells: a layer that was adapted in build_model has no vocabulary in its config.
+        table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
+        if isinstance(layer, _LOOKUPS) and type(getattr(table, "_initializer", None)).__name__ == "NullInitializer":
+            return (
+                f"layer {layer.name} ({type(layer).__name__}) has no vocabulary, and a stream has no first pass to "
+                "adapt it: give it vocabulary=[…] or the path of a file, or use Hashing"
+            )
+    return None
 
 
 def without_mean(model: Any) -> Iterator[str]:
     """Yield a sentence for each layer of the built model that changes nothing, as it was not adapted to data."""
-    layers = layers_of(model)
-    for name in [layer.name for layer in layers if _lacks_mean(layer)]:
-        yield (
-            f"layer {name} (Normalization) has no mean and variance, so it changes nothing, and a stream has no first "
-            "pass to adapt it: give it mean=… and variance=…, adapt it or load its weights in build_model, or use "
-            "LayerNormalization"
-        )
+    for layer in layers_of(model):
+        if not isinstance(layer, keras.layers.Normalization) or not layer.built or layer.input_mean is not None:
+            continue
+        if not np.any(np.asarray(layer.adapt_mean)) and np.all(np.asarray(layer.adapt_variance) == 1):
+            yield (
+                f"layer {layer.name} (Normalization) has no mean and variance, so it changes nothing, and a stream has "
+                "no first pass to adapt it: give it mean=… and variance=…, adapt it or load its weights in "
+                "build_model, or use LayerNormalization"
+            )
 
 
 def explained(model: Any, error: BaseException) -> str | None:
     """Return what is wrong with a layer of the model, and the way out; None where the error says it all."""
-    layers = layers_of(model)
     if isinstance(error, tf.errors.FailedPreconditionError):
         return unadapted(model)
-    if "ragged" in str(error).lower():
-        return next((_no_ragged(layer) for layer in layers if isinstance(layer, _RECURRENT)), None)
+    recurrent = [layer for layer in layers_of(model) if isinstance(layer, _RECURRENT)]
+    if "ragged" in str(error).lower() and recurrent:
+        return (
+            f"layer {recurrent[0].name} ({type(recurrent[0]).__name__}) takes no ragged input: give the feature pad in "
+            "the place of ragged: true, and mask the padding (mask_zero, or a Masking layer)"
+        )
     return None
-
-
-def _lacks_vocabulary(layer: Any) -> bool:
-    # Its table tells: a layer that was adapted in build_model has no vocabulary in its config.
-    table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
-    return isinstance(layer, _LOOKUPS) and type(getattr(table, "_initializer", None)).__name__ == "NullInitializer"
-
-
-def _no_vocabulary(layer: Any) -> str:
-    return (
-        f"layer {layer.name} ({type(layer).__name__}) has no vocabulary, and a stream has no first pass to adapt it: "
-        "give it vocabulary=[…] or the path of a file, or use Hashing"
-    )
-
-
-def _lacks_mean(layer: Any) -> bool:
-    if not isinstance(layer, keras.layers.Normalization) or not layer.built or layer.input_mean is not None:
-        return False
-    return not np.any(np.asarray(layer.adapt_mean)) and bool(np.all(np.asarray(layer.adapt_variance) == 1))
-
-
-def _no_ragged(layer: Any) -> str:
-    return (
-        f"layer {layer.name} ({type(layer).__name__}) takes no ragged input: give the feature pad in the place of "
-        "ragged: true, and mask the padding (mask_zero, or a Masking layer)"
-    )
 
 
 def without_effect(model: Any) -> Iterator[str]:
@@ -105,8 +91,13 @@ def check_inputs(model: Any, rows: Rows) -> None:
     }
     if len(wanted) == len(offered) == 1 and not isinstance(getattr(model, "_inputs_struct", None), dict):
         offered = dict(zip(wanted, offered.values(), strict=True))
-    if wanted.keys() != offered.keys() or any(not wanted[name].takes(offered[name]) for name in wanted):
-        raise ModelError(f"the model's inputs do not fit records.features: {_side_by_side(wanted, offered)}")
+    unfit = []
+    for name in sorted(wanted.keys() | offered.keys()):
+        takes, given = wanted.get(name), offered.get(name)
+        if takes is None or given is None or not takes.takes(given):
+            unfit.append(f"{name}: the model wants {takes or 'nothing'}, the schema has {given or 'nothing'}")
+    if unfit:
+        raise ModelError(f"the model's inputs do not fit records.features: {'; '.join(unfit)}")
 
 
 class _Input:
@@ -123,12 +114,3 @@ class _Input:
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape) or ''}"
-
-
-def _side_by_side(wanted: Mapping[str, _Input], offered: Mapping[str, _Input]) -> str:
-    rows = []
-    for name in sorted(wanted.keys() | offered.keys()):
-        model, schema = wanted.get(name), offered.get(name)
-        if model is None or schema is None or not model.takes(schema):
-            rows.append(f"{name}: the model wants {model or 'nothing'}, the schema has {schema or 'nothing'}")
-    return "; ".join(rows)

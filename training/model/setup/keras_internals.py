@@ -52,6 +52,20 @@ def added_losses(model: Any) -> Iterator[Any]:
         yield from layer._losses
 
 
+def output_structure(model: Any) -> Any:
+    """Return the outputs in their structure; None for a model of the user's own class, which has none beforehand."""
+    return getattr(model, "_outputs_struct", None)
+
+
+def outputs_of_metrics(model: Any) -> dict[int, str]:
+    """Return the name of the output that each compiled metric is about, by the metric's id; nothing for one output."""
+    compiled = model._compile_metrics
+    lists = (
+        [] if compiled is None or not compiled.built else [*compiled._flat_metrics, *compiled._flat_weighted_metrics]
+    )
+    return {id(metric): one.output_name for one in lists if one and one.output_name for metric in one.metrics}
+
+
 def metrics_as_given(model: Any) -> list[Any]:
     """Return what `compile` was given as metrics; it has no public list before they are built."""
     compiled = model._compile_metrics

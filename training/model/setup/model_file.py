@@ -66,7 +66,13 @@ def load(source: ModelFile) -> LoadedModelFile:
     require_file(source.path)
     module = _import(source.path, "model.build", MODULE_NAME)
     build = _function(module, source.function, source.path, "model.build")
-    _check_arguments(build, source)
+    try:
+        inspect.signature(build).bind(**source.args)
+    except TypeError as error:
+        raise ModelError(
+            f"model.args: {source.function}{inspect.signature(build)} cannot be called with "
+            f"{', '.join(source.args) or 'no arguments'}: {error}"
+        ) from error
     preprocess = _of_a_batch(module, source, PREPROCESS, source.preprocess)
     augment = _of_a_batch(module, source, AUGMENT, source.augment)
     return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess, augment=augment)
@@ -141,16 +147,6 @@ def _function(module: ModuleType, name: str, path: Path, setting: str) -> Callab
     if not callable(function):
         raise ModelError(f"{setting}: {name!r} in {path} is a {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]  # the user's own
-
-
-def _check_arguments(build: Callable[..., Any], source: ModelFile) -> None:
-    try:
-        inspect.signature(build).bind(**source.args)
-    except TypeError as error:
-        raise ModelError(
-            f"model.args: {source.function}{inspect.signature(build)} cannot be called with "
-            f"{', '.join(source.args) or 'no arguments'}: {error}"
-        ) from error
 
 
 def _of_a_batch(module: ModuleType, source: ModelFile, setting: str, name: str | None) -> Callable[..., Any] | None:

@@ -44,19 +44,14 @@ def make_strategy(options: DeviceOptions) -> Any:
 
 
 def prepare(options: DeviceOptions) -> None:
-    """Set what must be set before TensorFlow's runtime starts."""
+    """Set what must be set before TensorFlow's runtime starts; a strategy that is made later keeps the threads."""
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
-    _set_threads(1 if options.deterministic else options.threads or max(1, usable_cores() - 1))
-
-
-def _set_threads(within: int) -> None:
-    """Set the number of TensorFlow's threads, before its runtime starts; a strategy that is made later keeps them.
-
-    Operations of a small model are over before a second thread has woken: on two cores an MLP of 28-64-64 learns 1.3
-    times as fast with one thread inside an operation as with two, for 0.75 of the CPU, with nothing else running.
-    Between operations there are always two: with one, a `py_function` that calls a compiled function waits for itself.
-    """
+    # Operations of a small model are over before a second thread has woken: on two cores an MLP of 28-64-64 learns 1.3
+    # times as fast with one thread inside an operation as with two, for 0.75 of the CPU, with nothing else running.
+    # Between operations there are always two: with one, a `py_function` that calls a compiled function waits for
+    # itself.
+    within = 1 if options.deterministic else options.threads or max(1, usable_cores() - 1)
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() == within:
         return

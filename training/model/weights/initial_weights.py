@@ -98,9 +98,16 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
         key: array for key, array in pairs.items() if id(variables[key]) in growing and _grew(variables[key], array)
     }
     kept = {key: array for key, array in pairs.items() if key not in grown}
-    if bad := [_unlike(key, variables[key], array) for key, array in kept.items() if _differs(variables[key], array)]:
+    unlike = []
+    for key, array in kept.items():
+        variable = variables[key]
+        if tuple(variable.shape) != array.shape:
+            unlike.append(f"{key} is {list(variable.shape)} here and {list(array.shape)} there")
+        elif _counts(variable.dtype) != _counts(array.dtype):
+            unlike.append(f"{key} is {variable.dtype} here and {array.dtype} there")
+    if unlike:
         raise OtherModelError(
-            f"{found.what} does not fit the model: {_listed(bad, '; ')}. Give each changed layer another name in "
+            f"{found.what} does not fit the model: {_listed(unlike, '; ')}. Give each changed layer another name in "
             "model.py, so that it begins with new weights, or take back the change"
         )
     new = tuple(key for key in variables if key not in arrays)
@@ -137,16 +144,6 @@ def _by_place(model: Any, variables: Mapping[str, Any], found: FoundWeights) -> 
 def _grew(variable: Any, array: Array) -> bool:
     here, there = tuple(variable.shape), array.shape
     return len(here) == len(there) == 2 and here[1] == there[1] and here[0] > there[0] > 0
-
-
-def _differs(variable: Any, array: Array) -> bool:
-    return tuple(variable.shape) != array.shape or _counts(variable.dtype) != _counts(array.dtype)
-
-
-def _unlike(key: str, variable: Any, array: Array) -> str:
-    if tuple(variable.shape) == array.shape:
-        return f"{key} is {variable.dtype} here and {array.dtype} there"
-    return f"{key} is {list(variable.shape)} here and {list(array.shape)} there"
 
 
 def _counts(dtype: Any) -> bool:

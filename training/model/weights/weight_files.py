@@ -34,7 +34,6 @@ _INSIDE = "model.weights.h5"
 _VARIABLES = "vars"
 _NOT_WEIGHTS = re.compile(r"_?(optimizer|loss_tracker|compile_metrics|metrics)\b")
 _COUNTER = re.compile(r"(.*?)_?(\d+)")
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,8 @@ def read_file(path: Path) -> FoundWeights:
     if not path.name.endswith(SUFFIXES):
         raise ConfigError(f"{path} is no file of weights: its name ends with none of {', '.join(SUFFIXES)}")
     try:
-        digest = _sha256(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         if path.name.endswith(SAFETENSORS):
             return FoundWeights(what=str(path), sha256=digest, arrays=decode(path.read_bytes()))
         arrays = _of_archive(path) if path.name.endswith(KERAS) else _of_h5(saving_lib.H5IOStore(path))
@@ -168,14 +168,6 @@ def _counted(part: str) -> tuple[str, int]:
     """Return a name without its counter, and the counter: the first of its class has none."""
     match = _COUNTER.fullmatch(part)
     return (match[1], int(match[2])) if match else (part, -1)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def grows(model: Any) -> frozenset[int]:

@@ -14,7 +14,9 @@ from millrace.app.tools.export.export import export_checkpoint
 from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.validate.plugin_checks import writer_checks
 from millrace.pipelines.schema import Field, Schema
+from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import ExportError, ExportRefusedError, ModelError
+from millrace.training.model.call.running_scale import with_constants
 from millrace.training.model.export.conformance import complaints
 from millrace.training.model.export.export_writer import WritableModel
 from millrace.training.model.export.served_module import ServedModel, ServedModule
@@ -29,9 +31,9 @@ pytestmark = pytest.mark.tensorflow
 TFLITE = Path(__file__).parents[4] / "examples" / "plugins" / "tflite.py"
 SCHEMA = Schema(
     features=(
-        Field(name="price", source="price", dtype="float32"),
+        Field(name="price", source="price", dtype="float32", scaled=()),
         Field(name="hour", source="hour", dtype="int32", min=0, max=23),
-        Field(name="seen", source="seen", dtype="float32", shape=(4,)),
+        Field(name="seen", source="seen", dtype="float32", shape=(4,), scaled=(4,)),
     ),
     labels=(Field(name="kind", source="kind", dtype="int32", classes=("cat", "dog", "cow"), min=0, max=2),),
 )
@@ -63,7 +65,12 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [*WRITERS, f"{TFLITE}:TFLite"], ids=[*WRITERS, "of a user"])
 def test_every_export_writer_keeps_what_all_of_them_keep(learner: Learner, place: str) -> None:
-    served = ServedModel(model=learner.model, schema=SCHEMA, preprocess=learner.preprocess)
+    statistics = {
+        name: {"count": [100.0] * size, "mean": [0.4] * size, "squares": [9.0] * size}
+        for name, size in (("price", 1), ("seen", 4))
+    }
+    preprocess = with_constants(learner.preprocess, SCHEMA, PartState(facts=statistics))
+    served = ServedModel(model=learner.model, schema=SCHEMA, preprocess=preprocess)
     model = WritableModel(module=ServedModule(served), user_code=(), run=run_module)
     writer = writer_of(place)
     assert [*complaints(writer, model, make_probe(SCHEMA, 8), partial(answers_of, place, writer))] == []

@@ -6,7 +6,7 @@ A real trainer of a tiny model makes them: number 0, one in the middle of the st
 range. Beside them, `expected.json` says what was in memory at each save; the store has no part in writing that.
 Once released, a golden folder is never made anew. What the format gains is shown by a new one, beside those that there
 are: `1/first` has all that format 1 began with, `1/second` the hyperparameters and the lineage too, `1/third` the
-live metrics in the manifests.
+live metrics in the manifests, `1/fourth` the last label of each partition.
 """
 
 import json

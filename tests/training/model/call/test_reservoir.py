@@ -1,7 +1,11 @@
 """A memory of the past: a uniform sample of what was learnt, learnt again beside each batch, and never scored."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -10,19 +14,38 @@ import pytest
 import tensorflow as tf
 
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.shaping import BalanceSettings, ReservoirSettings
+from millrace.pipelines.shaping.figures import ReservoirFigures
+from millrace.pipelines.shaping.followed_states import unpacked
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.offset_mix import mix
-from millrace.training.model.call.reservoir import Replays, Reservoir, last_of_each, memory_limit
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.group.membership import Membership
+from millrace.training.group.one_state import GroupState, Opening
+from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.call.held_rows import memory_limit
+from millrace.training.model.call.reservoir import (
+    Classes,
+    Replays,
+    Reservoir,
+    joined,
+    last_of_each,
+    share_of,
+)
+from millrace.training.model.call.witness import Witness
 from millrace.training.model.learner import Learner
 from millrace.training.model.proof.function_proofs import states_add_up
 from millrace.training.model.proof.proof import ModelProof
 from millrace.training.model.variables import read
-from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
+from millrace.training.trainer.state import Progress
+from tests.training.conftest import BATCH, SCHEMA, block, largest_difference, mlp, options_of, state_of, with_feature
 
 pytestmark = pytest.mark.tensorflow
 SIZE = 50
 FEW = ReservoirSettings(size=SIZE, share=0.25)
+CLASSED = replace(SCHEMA, labels=(replace(SCHEMA.labels[0], one_of=(0, 1)),))
 CROSS_ENTROPY = keras.losses.BinaryCrossentropy()
 
 
@@ -73,8 +96,8 @@ def assert_same_weights(learner: Learner, plain: Any) -> None:
 class Reference:
     """Algorithm R, record by record."""
 
-    def __init__(self, learner: Learner, size: int) -> None:
-        self.identity, self.size = int(learner.witness.identities.numpy()[0]), size
+    def __init__(self, identity: int, size: int) -> None:
+        self.identity, self.size = identity, size
         self.slots: list[tuple[int, Any]] = []
         self.seen = 0
 
@@ -91,10 +114,44 @@ class Reference:
                 self.slots[at] = self.seen, row
 
 
+def labelled(labels: Any, first: int = 0, *, one_hot: int = 0) -> Rows:
+    """Return a block of one batch with these labels, whose feature is the row's offset."""
+    offsets = np.arange(first, first + len(labels))[None]
+    return Rows(
+        features={"x": tf.constant(offsets), "text": tf.constant([[str(offset) for offset in offsets[0]]])},
+        labels=tf.constant(np.eye(one_hot, dtype=np.float32)[labels] if one_hot else np.array(labels, np.int64))[None],
+        weights=tf.ones(offsets.shape),
+        offsets=tf.constant(offsets),
+        partitions=tf.zeros(offsets.shape, tf.int32),
+    )
+
+
+def of_classes(size: int = 12, *, members: int = 1, classes: int = 3, one_hot: int = 0) -> Reservoir:
+    """Return a reservoir for rows such as `labelled` makes."""
+    rows, known = labelled([0], one_hot=one_hot), Classes("y", tuple(range(classes))) if classes else None
+    return Reservoir(size // members, 4, rows, seed=1, classes=known, members=members)
+
+
+def kept(reservoir: Reservoir, rows: Rows) -> None:
+    """Have the rows learnt."""
+    reservoir.keep(rows, tf.constant([77], tf.int64), tf.ones(rows.offsets.shape, tf.bool))
+
+
+def stream(rows: int, first: int = 0, *, one_hot: int = 0) -> Rows:
+    """Return rows of which about three in a hundred are of class 1, seven of class 2; and a few of class 3, a text."""
+    shares = [0.9, 0.03, 0.07] if one_hot else [0.89, 0.03, 0.07, 0.01]
+    return labelled(np.random.default_rng(first).choice(len(shares), rows, p=shares), first, one_hot=one_hot)
+
+
+def texts_of(*states: PartState) -> list[list[bytes]]:
+    """Return the texts that each state holds, sorted."""
+    return [sorted(unpacked(state.arrays, "feature.text", ()).tolist()) for state in states]
+
+
 @pytest.mark.row(36)
 def test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls() -> None:
     learner = remembering()
-    reference = Reference(learner, SIZE)
+    reference = Reference(int(learner.witness.identities.numpy()[0]), SIZE)
     first = 0
     for seed, batches in enumerate((1, 3, 20, 2, 7)):
         rows = block(batches, rows=batches * BATCH - 5, seed=seed, first=first)
@@ -194,9 +251,10 @@ def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
 
 
 @pytest.mark.row(36)
-@pytest.mark.parametrize("passes", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_restored_checkpoint_continues_with_the_same_bits(passes: int) -> None:
-    whole, first, second = (remembering(passes=passes) for _ in range(3))
+@pytest.mark.parametrize(("by", "passes"), [("y", 1), pytest.param(None, 3, marks=pytest.mark.slow)])
+def test_a_restored_checkpoint_continues_with_the_same_bits(by: str | None, passes: int) -> None:
+    options = FEW.model_copy(update={"by": by})
+    whole, first, second = (remembering(options, passes=passes, schema=CLASSED) for _ in range(3))
     for seed in range(6):
         whole.learn(block(4, seed=seed, first=48 * seed))
     for seed in range(3):
@@ -208,6 +266,165 @@ def test_a_restored_checkpoint_continues_with_the_same_bits(passes: int) -> None
     assert largest_difference(state_of(whole), state_of(second)) == 0
     one, other = held(whole), held(second)
     assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.row(36)
+@pytest.mark.parametrize("one_hot", [0, 3])
+def test_each_class_has_as_many_places_and_a_uniform_sample_of_its_own(one_hot: int) -> None:
+    reservoir, references = of_classes(one_hot=one_hot), [Reference(77, 4) for _ in range(3)]
+    for first, size in ((0, 7), (1000, 100), (2000, 1), (3000, 400)):
+        rows = stream(size, first, one_hot=one_hot)
+        kept(reservoir, rows)
+        labels = rows.labels[0].numpy()
+        for number, reference in enumerate(references):
+            mine = rows.offsets[0].numpy()[labels[:, number] == 1 if one_hot else labels == number]
+            reference.take(mine, mine)
+    state = reservoir.snapshot()
+    assert state.arrays["feature.x"].tolist() == [row for one in references for _, row in one.slots]
+    assert state.facts["shares"] == [{"held": [4, 4, 4], "seen": [one.seen for one in references]}]
+    assert references[1].seen < 30, "a rare class has as many rows"
+
+
+def test_a_class_that_has_not_come_leaves_its_places_empty_and_is_not_drawn() -> None:
+    reservoir = of_classes(size=9)
+    kept(reservoir, labelled([2, 0, 2, 2, 2, 2], 50))
+    rows = labelled([0], 100)
+    again = reservoir.draw(rows, tf.constant([77], tf.int64), tf.constant(0), replay=tf.constant(True))  # noqa: FBT003
+    assert set(again.features["x"].numpy().ravel()) <= set(range(50, 56))
+    assert reservoir.figures() == ReservoirFigures(rows=4, size=9, seen=6, age=reservoir.figures().age)
+
+
+def test_members_of_a_group_go_on_with_their_own_rows_and_another_number_shares_them() -> None:
+    two = [of_classes(24, members=2) for _ in range(2)]
+    for number, one in enumerate(two):
+        kept(one, stream(300, 1000 * number))
+    whole = joined([one.snapshot() for one in two])
+    apart = texts_of(*(one.snapshot() for one in two))
+    assert texts_of(share_of(whole, 0, 2), share_of(whole, 1, 2)) == apart
+    chief = of_classes(24, members=2)
+    chief.restore(whole)
+    assert chief.snapshot() is whole, "until each member has its share"
+    chief.take(share_of(whole, 0, 2))
+    kept(chief, stream(300, 5000))
+    kept(two[0], stream(300, 5000))
+    assert texts_of(chief.snapshot()) == texts_of(two[0].snapshot())
+    # Of three members each gets as much of each class; one process gets all.
+    three = [share_of(whole, number, 3) for number in range(3)]
+    assert {tuple(one.facts["shares"][0]["held"]) for one in three} <= {(3, 3, 2), (2, 3, 3), (3, 2, 3), (3, 3, 3)}
+    assert sorted(chain(*texts_of(*three))) == sorted(chain(*apart))
+    alone = of_classes(24)
+    alone.restore(whole)
+    assert texts_of(alone.snapshot()) == [sorted(chain(*apart))]
+    assert alone.figures().seen == 600 - sum(int(np.sum(stream(300, first).labels == 3)) for first in (0, 1000))
+
+
+class Exchange:
+    """What members on threads of one process say to each other."""
+
+    def __init__(self, index: int, said: list[Any], barrier: Barrier) -> None:
+        self.index, self.said, self.barrier = index, said, barrier
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return what all have said."""
+        self.said[self.index] = mine
+        self.barrier.wait()
+        found = [*self.said]
+        self.barrier.wait()
+        return found
+
+    def collect(self, mine: Any) -> list[Any]:
+        """Return to the chief what all have said."""
+        found = self.gather(mine)
+        return [] if self.index else found
+
+    def broadcast(self, mine: Any) -> Any:
+        """Return what the chief has said."""
+        return self.gather(mine)[0]
+
+    spread = broadcast
+
+    def rows(self, mine: Any) -> Any:
+        """Return the rows of all."""
+        return np.stack(self.gather(mine))
+
+
+@pytest.mark.row(31)
+def test_a_save_of_a_group_holds_the_rows_of_all_and_a_new_deal_leaves_each_its_own() -> None:
+    dealt = [Partition("clicks", number) for number in range(2)]
+    reservoirs, said, barrier = [of_classes(24, members=2) for _ in dealt], [None, None], Barrier(2, timeout=60)
+    members = list[GroupState]()
+    for number, reservoir in enumerate(reservoirs):
+        kept(reservoir, stream(300, 1000 * number))
+        ledger = Ledger()
+        ledger.join(dealt[number], 0)
+        learner: Any = SimpleNamespace(
+            variables=[],
+            shaping_state=[],
+            witness=Witness(),
+            call=SimpleNamespace(shaping=SimpleNamespace(reservoir=reservoir)),
+        )
+        live: Any = SimpleNamespace(snapshot=PartState, restore=lambda _state: None)
+        membership = Membership(index=number, addresses=["one", "two"], timeout_s=60)
+        group: Any = SimpleNamespace(membership=membership, exchange=Exchange(number, said, barrier))
+        members.append(GroupState(group=group, learner=learner, ledger=ledger, live=live, progress=Progress()))
+    before = [texts_of(one.snapshot()) for one in reservoirs]
+
+    def reopened(member: GroupState) -> PartState:
+        whole = member.whole(0, dealt, {})
+        chief = member.group.membership.is_chief
+        if chief:
+            member.take_whole(whole)
+            assert reservoirs[0].snapshot().facts["shares"] == whole.parts()["reservoir"].facts["shares"]
+        opening = Opening(deal=((dealt[1],), (dealt[0],)), number=7, positions={})
+        member.spread(opening if chief else None, weights=True)
+        return whole.parts()["reservoir"]
+
+    with ThreadPoolExecutor(2) as threads:
+        whole, nothing = threads.map(reopened, members)
+    assert texts_of(whole) == [sorted(chain(*before[0], *before[1]))]
+    assert nothing == PartState(release=nothing.release), "only the chief holds what all remember"
+    assert [texts_of(one.snapshot()) for one in reservoirs] == before
+
+
+def test_rows_of_an_earlier_version_or_of_other_classes_are_sorted_into_these() -> None:
+    plain = of_classes(size=40, classes=0)
+    kept(plain, stream(200, 0))
+    state = plain.snapshot()
+    [share] = state.facts["shares"]
+    earlier = {"columns": state.facts["columns"], "held": share["held"][0], "seen": share["seen"][0]}
+    same = of_classes(size=40, classes=0)
+    same.restore(replace(state, facts=earlier))
+    assert texts_of(same.snapshot()) == texts_of(state)
+    reservoir = of_classes(size=40)
+    reservoir.restore(replace(state, facts=earlier))
+    labels, columns = state.arrays["label"], reservoir.snapshot()
+    counts = np.bincount(labels, minlength=4)[:3]
+    assert columns.facts["shares"][0]["held"] == np.minimum(counts, 13).tolist()
+    assert columns.arrays["label"].tolist() == sorted(columns.arrays["label"].tolist())
+    assert columns.facts["shares"][0]["seen"] == np.maximum(200 * counts // 40, counts).tolist()
+    without = of_classes(size=40, classes=0)
+    without.restore(columns)
+    assert texts_of(without.snapshot()) == texts_of(columns)
+    [share] = columns.facts["shares"]
+    assert without.snapshot().facts["shares"] == [{key: [sum(each)] for key, each in share.items()}]
+
+
+def test_a_label_whose_classes_are_not_known_is_refused() -> None:
+    def of(by: str, **label: Any) -> tuple[str, tuple[float, ...]] | None:
+        field = Field(name="kind", source="kind", **label)
+        return ReservoirSettings(size=9, by=by).classes_of(Schema(features=(), labels=(field,)))
+
+    assert of("label", dtype="int32", one_of=(0, 1, 2), classes=("a", "b", "c")) == ("kind", (0.0, 1.0, 2.0))
+    assert of("kind", dtype="uint8", min=1, max=3) == ("kind", (1.0, 2.0, 3.0))
+    assert of("label", dtype="bool") == ("kind", (0.0, 1.0))
+    with pytest.raises(
+        ConfigError, match=r"reservoir.by: which classes kind has is not known; list them in its one_of"
+    ):
+        of("label", dtype="float32", min=0, max=1)
+    with pytest.raises(ConfigError, match=r"reservoir.by: 'x' is no label; there is kind"):
+        of("x", dtype="bool")
+    with pytest.raises(ConfigError, match=r"reservoir.by: a label of float32 and the shape \[2\] is no class of 3"):
+        of_classes(one_hot=2)
 
 
 def test_of_rows_that_go_to_one_slot_the_last_one_stays_each_slot_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.metrics.reduction_metrics import MeanMetricWrapper
+from keras.src.models import Functional
 from keras.src.ops.node import Node
 from keras.src.saving import saving_lib
 from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
@@ -39,7 +40,8 @@ USED_OF_KERAS = {
     ),
     TFOptimizer: ("_all_reduce_sum_gradients",),
     CompileLoss: ("_user_loss_weights",),
-    CompileMetrics: ("_user_metrics",),
+    CompileMetrics: ("_user_metrics", "_flat_metrics", "_flat_weighted_metrics"),
+    Functional: ("_outputs_struct",),
     keras.losses.BinaryCrossentropy: ("_fn_kwargs",),
     MeanMetricWrapper: ("_fn_kwargs",),
     Node: ("_keras_history",),

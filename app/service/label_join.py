@@ -1,0 +1,122 @@
+"""The wiring of labels that come later: a source of their own, their reader, and the gate that records wait at."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from millrace.app.settings import Settings, to_decoder
+from millrace.app.settings.connection import kafka_options
+from millrace.consumers.errors import DataLossError
+from millrace.consumers.kafka.positions import Ago, At, Earliest, Latest, Now, Start, Until
+from millrace.consumers.kafka.source import KafkaSource
+from millrace.consumers.records import Partition
+from millrace.pipelines.gates.label_gate import LabelGate
+from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
+from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
+from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader
+from millrace.pipelines.shaping.shaper import Shaper
+from millrace.pipelines.stream.assemble import Shape
+from millrace.pipelines.stream.decode import Decoded
+from millrace.pipelines.stream.slices import Skipped
+from millrace.training.checkpoints.folder import Folder
+
+_CONNECT_S = 30.0
+_STOP_S = 5.0
+_ASK_EVERY_S = 0.01
+_GONE_S = 30.0
+"""After this long without a label, records that are learnt again wait no more."""
+
+
+def connect_labels(
+    settings: Settings,
+    shapers: Sequence[Shaper],
+    folder: Folder,
+    opened: ExitStack,
+    ends: Callable[[], Ends],
+    *,
+    again: bool = False,
+) -> LabelGate | None:
+    """Connect to the topics of labels; return what records wait at, or None if they hold their labels themselves.
+
+    `ends` returns where the partitions of records end, as far as that is known. `again`: what was learnt is learnt
+    again, so no partition is quiet at other moments than then.
+    """
+    shaper = next((one for one in shapers if isinstance(one, LabelShaper)), None)
+    if shaper is None:
+        return None
+    options = replace(
+        kafka_options(settings.kafka),
+        topics=settings.labels.topics,
+        out_of_range="fail",
+        on_recreated="fail",
+        freeze_partitions=True,
+    )
+    source = KafkaSource(options)
+    source.start(_CONNECT_S)
+    opened.callback(source.stop, _STOP_S)
+    jumps = Jumps(folder.label_jumps, again=again)
+    clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
+    decoder = to_decoder(settings.labels.records(), wait_s=0.0)
+    reader = LabelReader(
+        shaper.rules, source, decoder, Kept(shaper.index, clocks, shaper.silence), on_turn=shaper.expire
+    )
+    opened.callback(reader.stop)
+    shaper.connect(Connected(reader, jumps, lambda _: first_labels(settings, source), ends))
+    return LabelGate(shaper.rules, reader)
+
+
+def ends_of(records: KafkaSource) -> Ends:
+    """Return where the partitions of records end, as far as that is known."""
+    lag = records.statistics().lag
+    if lag.ends_asked is None:
+        return UNKNOWN
+    offsets = {partition: one.end for partition, one in lag.partitions.items() if one.end is not None}
+    return Ends(offsets, round(lag.ends_asked * 1000))
+
+
+def awaited(gate: LabelGate, shape: Shape) -> Shape:
+    """Return what shapes a chunk once its labels have been read; DataLossError where they are not there any more."""
+
+    def shaped(decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
+        through, since = gate.through, time.monotonic()
+        while not gate.admits(decoded):
+            if gate.through > through:
+                through, since = gate.through, time.monotonic()
+            elif time.monotonic() - since > _GONE_S:
+                raise DataLossError(
+                    f"labels of {decoded.partition} up to offset {decoded.end - 1} do not come: their topics, or "
+                    f"the moments up to which they counted as read, are not what they were"
+                )
+            time.sleep(_ASK_EVERY_S)
+        return shape(decoded)
+
+    return shaped
+
+
+def first_labels(settings: Settings, source: KafkaSource) -> dict[Partition, tuple[int, int]]:
+    """Return where the labels of the very first records may begin, each with a clock that knows nothing yet."""
+    start, early_s = settings.kafka.start_position, 2 * settings.labels.early
+    match start:
+        case Latest():
+            begin: Start = Ago(settings.labels.due_after + early_s)
+        case Ago(seconds):
+            begin = Ago(seconds + early_s)
+        case At(timestamp_ms):
+            begin = At(max(0, timestamp_ms - round(early_s * 1000)))
+        case _:
+            begin = Earliest()
+    return {partition: (offset, NEVER) for partition, offset in source.resolve_start(begin).items()}
+
+
+def due_start(settings: Settings) -> Start:
+    """Return where the very first start begins: with labels that come later, the latest record is one that is due."""
+    start = settings.kafka.start_position
+    return Ago(settings.labels.due_after) if settings.labels.used and isinstance(start, Latest) else start
+
+
+def due_until(settings: Settings, until: Until) -> Until:
+    """Return where a run ends: with labels that come later, now is before the first record that is not due."""
+    if not settings.labels.used or not isinstance(until, Now):
+        return until
+    return At(max(0, round((time.time() - settings.labels.due_after) * 1000)))

@@ -1,0 +1,375 @@
+"""Labels that come later as a campaign: two topics, a run that is killed again and again, and a plain join of both.
+
+    python -m tests.faults.campaigns.joined --kills 20
+
+Records and labels are out of order; labels come before their records, twice, too late, for nobody, and after an outage
+of their producer in one burst; some of both cannot be read. A partition of labels falls silent, counts as read up to a
+moment, and goes on when that has passed. In deterministic mode, the run that was killed has the bits of one that never
+was, which goes by the same moments; both have learnt each record with the label of a join in plain Python of what is in
+Kafka, and have its account of every record and label; and the newest checkpoint can be made again.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.reasons import Reason
+from millrace.consumers.records import Partition
+from millrace.training.checkpoints.folder import Folder
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.ledger.offset_checksum import Evidence
+from tests.faults.campaigns.exactness import EXACT, Figures, difference, drawn, kill_often
+from tests.faults.campaigns.kills import broker
+from tests.faults.harness import joined_model
+from tests.faults.harness.joined_model import number_of
+from tests.faults.harness.later_labels import (
+    Click,
+    Drawn,
+    Traffic,
+    clicks_of,
+    draw,
+    impressions_of,
+    labels_in,
+    read,
+    records_in,
+    write,
+)
+from tests.faults.harness.plain_join import (
+    DUPLICATE,
+    LATE,
+    REFUSED,
+    TOO_OLD,
+    UNUSED,
+    USED,
+    WAITING,
+    Expected,
+    Jump,
+    Rules,
+    plain_join,
+)
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import FEATURES, Project
+from tests.faults.harness.shelf import Shelf, Statement
+
+_BEFORE, _A_KILL = 10_000, 3_000
+"""Records of each partition: to begin with, and for each kill."""
+_AGO_MS = 6 * 3_600_000
+_CLICKED = 0.1
+_ABSENT = 0.0
+_TAKES = ("first", "last", "max", "sum", "count")
+_QUIET = 0
+"""The partition of labels that falls silent."""
+_JUMPS = 2
+"""Jumps of each partition of labels that are on disk before the first start."""
+_USED, _FITTED = 1, 2
+"""Flags of a label that waits, as a checkpoint has them; another flag says that it was late."""
+
+
+@dataclass
+class JoinedFigures(Figures):
+    """What the comparison comes to."""
+
+    take: str = ""
+    labelled: int = 0
+    wrong_labels: int = 0
+    """Records that were learnt with another label than that of a plain join."""
+    false_negatives: int = 0
+    """Of these, those that have a label in a plain join and were learnt as if there were none."""
+    unaccounted: int = 0
+    """Records and labels by which the account is off."""
+    off: Counter[str] = field(default_factory=Counter)
+    """The same, by what should have become of them; of labels and records that the account has too many of, below 0."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of records and labels, of how many what became, by the plain join."""
+    jumps: int = 0
+    """Those that the killed run has written itself."""
+    rebuilt: bool = False
+    """Whether the newest checkpoint was made again to the bit."""
+
+    def note(self, found: Counter[str], expected: Counter[str]) -> None:
+        """Add by how much an account is off."""
+        for name in found.keys() | expected.keys():
+            if apart := expected[name] - found[name]:
+                self.unaccounted += abs(apart)
+                self.off[name] += apart
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise held."""
+        faults = self.wrong_labels + self.false_negatives + self.unaccounted
+        return self.same_evidence and self.rebuilt and not faults and self.max_weight_difference == 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as the report holds them."""
+        counters = {name: dict(getattr(self, name)) for name in ("points", "off", "outcomes")}
+        counted = {**counters, "seconds": round(self.seconds, 1)}
+        return {**asdict(self), **counted, "kept": self.kept}
+
+
+class Topics(NamedTuple):
+    """Both topics, as projects ask for one."""
+
+    name: str
+    bootstrap: str
+    traffic: Traffic
+
+    @property
+    def labels(self) -> str:
+        """The name of the other topic."""
+        return f"{self.name}.clicks"
+
+
+def sections(topics: Topics, take: str, *, masked: bool = False) -> Mapping[str, Any]:
+    """Return the sections of the config; `masked` has a second output, which learns the labels that came alone."""
+    label: dict[str, Any] = {"clicked": {"dtype": "float32", "absent": _ABSENT}}
+    if masked:
+        label["masked"] = {"field": "clicked", "dtype": "float32", "absent": "mask"}
+    features = {name: one for name, one in FEATURES.items() if name != "curse"}
+    return {
+        "records": {"features": features, "label": None, "event_time": {"field": "at"}},
+        "labels": {
+            "topics": [topics.labels],
+            "join": {"record": "impression_id"},
+            "label": label,
+            "take": take,
+            "within": f"{topics.traffic.within_ms}ms",
+            "early": f"{topics.traffic.early_ms}ms",
+            "event_time": {"field": "at"},
+            "on_silence": "absent",
+        },
+        "model": {"build": f"{Path(joined_model.__file__)}:build_{'masked_' * masked}model"},
+        "training": EXACT,
+    }
+
+
+def compare(
+    bootstrap: str,
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    cold: bool = True,
+    take: str | None = None,
+    masked: bool = False,
+) -> JoinedFigures:
+    """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
+
+    `take` is which of several labels a record gets; None: the seed draws it.
+    """
+    began, random = time.monotonic(), Random(seed)
+    figures = JoinedFigures(seed=seed, take=take or random.choice(_TAKES))
+    each = _BEFORE + kills * _A_KILL
+    traffic = Traffic(each=each, began=round(time.time() * 1000) - _AGO_MS, clicked=_CLICKED, calm_at=each // 2)
+    topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)
+    create_topic(bootstrap, topics.name, traffic.partitions)
+    create_topic(bootstrap, topics.labels, traffic.label_partitions)
+    given = sections(topics, figures.take, masked=masked)
+    whole = Project(folder / "whole", topics, checkpoints={"every": "150 steps"}, **given)  # type: ignore[arg-type]
+    killed = Project(folder / "killed", topics, checkpoints={"every": "7 steps"}, **given)  # type: ignore[arg-type]
+    before = some_jumps(topics, all_of_it, random)
+    append_jumps(killed.folder, topics, before)
+    ends = []
+    for part, strikes in zip(parts_of(traffic, all_of_it), (kills // 2, kills - kills // 2), strict=True):
+        ends.append(_written(topics, part))
+        kill_often(killed, ends[-1], (drawn(random, cold=cold) for _ in range(strikes)), figures, cold=cold)
+        _learn(killed, ends[-1], cold=cold)
+    whole.folder.label_jumps.parent.mkdir(parents=True)
+    shutil.copy(killed.folder.label_jumps, whole.folder.label_jumps)
+    for end in ends:
+        _learn(whole, end, cold=cold)
+    figures.jumps = len(jumps_of(killed.folder, topics.labels)) - len(before)
+    _compare_ends(figures, topics, whole.folder, killed.folder)
+    figures.rebuilt = _rebuilds(killed.config)
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
+def _learn(project: Project, end: str, *, cold: bool) -> None:
+    with Run(project, "--until", end, cold=cold) as run:
+        run.finish()
+
+
+class Part(NamedTuple):
+    """What is written before a run is started: impressions from and up to an offset, and clicks."""
+
+    drawn: Drawn
+    start: int
+    end: int
+    clicks: Mapping[int, list[Click]]
+
+
+def parts_of(traffic: Traffic, drawn: Drawn) -> tuple[Part, Part]:
+    """Cut both topics in two. In the first part, one partition of clicks falls silent before all records are due.
+
+    What it would have had comes with the second part. The others end with a click for nobody, by whose time exactly
+    all records of the first part are due.
+    """
+    cut = traffic.calm_at
+    due = traffic.appended(cut - 1) + traffic.within_ms + traffic.early_ms
+    ends = dict.fromkeys(range(traffic.label_partitions), due) | {_QUIET: due - traffic.within_ms // 2}
+    first = {number: [one for one in log if one.appended < ends[number]] for number, log in enumerate(drawn.clicks)}
+    second = {number: log[len(first[number]) :] for number, log in enumerate(drawn.clicks)}
+    for number, log in first.items():
+        if number != _QUIET:
+            log.append(Click(due, due, "nobody"))
+    return Part(drawn, 0, cut, first), Part(drawn, cut, traffic.each, second)
+
+
+def _written(topics: Topics, part: Part) -> str:
+    """Write a part, and return where its impressions end."""
+    logs = enumerate(part.drawn.impressions)
+    write(
+        topics.bootstrap,
+        topics.name,
+        {number: impressions_of(number, log[: part.end], part.start) for number, log in logs},
+    )
+    write(topics.bootstrap, topics.labels, {number: clicks_of(log) for number, log in part.clicks.items()})
+    return ",".join(f"{topics.name}:{number}={part.end}" for number in range(topics.traffic.partitions))
+
+
+# The jumps lie in a file beside the checkpoints: a line `topic:partition offset milliseconds` each.
+
+
+def some_jumps(topics: Topics, drawn: Drawn, random: Random) -> list[Jump]:
+    """Draw jumps to a little after the times of the clicks around them, as quiet partitions would have made them."""
+    within = topics.traffic.within_ms
+    return [
+        Jump(number, end, log[end].appended + random.randrange(within // 2))
+        for number, log in enumerate(drawn.clicks)
+        for end in random.sample(range(len(log) // 10, len(log) // 3), _JUMPS)
+    ]
+
+
+def append_jumps(folder: Folder, topics: Topics, jumps: Iterable[Jump]) -> None:
+    """Write jumps as if a run had made them."""
+    folder.label_jumps.parent.mkdir(parents=True)
+    lines = [f"{topics.labels}:{jump.partition} {jump.end} {jump.at}\n" for jump in jumps]
+    folder.label_jumps.write_text("".join(lines))
+
+
+def jumps_of(folder: Folder, topic: str) -> list[Jump]:
+    """Return the jumps of a topic that lie beside the checkpoints."""
+    words = [line.split() for line in folder.label_jumps.read_text().splitlines()]
+    jumps = [(Partition.parse(name), int(end), int(at)) for name, end, at in words]
+    return [Jump(partition.number, end, at) for partition, end, at in jumps if partition.topic == topic]
+
+
+def _compare_ends(figures: JoinedFigures, topics: Topics, whole: Folder, killed: Folder) -> None:
+    """Hold both ends against each other, and against a plain join of what is in Kafka."""
+    traffic, shelves = topics.traffic, (Shelf(whole), Shelf(killed))
+    records = {at: records_in(log) for at, log in read(topics.bootstrap, topics.name, traffic.partitions).items()}
+    clicks = read(topics.bootstrap, topics.labels, traffic.label_partitions)
+    labels = {at: labels_in(log) for at, log in clicks.items()}
+    rules = Rules(
+        within_ms=traffic.within_ms, early_ms=traffic.early_ms, absent={"clicked": _ABSENT}, take=figures.take
+    )
+    one, two = (shelf.newest() for shelf in shelves)
+    assert one is not None
+    assert two is not None
+    figures.records, figures.steps = traffic.each * traffic.partitions, one.manifest.step
+    figures.same_evidence = one.manifest.step == two.manifest.step and one.ledger == two.ledger
+    for folder, shelf, statement in zip((whole, killed), shelves, (one, two), strict=True):
+        quiet, woken = jumps_of(folder, topics.labels), jumps_of(folder, topics.name)
+        expected = plain_join(rules, records, labels, quiet, now=round(time.time() * 1000), of_records=woken)
+        part = shelf.part(statement.number, "labels")
+        for number in range(traffic.partitions):
+            _compare_partition(figures, traffic, number, expected, statement)
+            figures.note(record_counts(part)[number], expected.outcomes(number))
+        fates = expected.fates(positions(part))
+        figures.note(label_counts(part), fates)
+    figures.outcomes = fates + sum((expected.outcomes(number) for number in range(traffic.partitions)), Counter[str]())
+    figures.max_weight_difference = difference(one, two)
+
+
+def _compare_partition(
+    figures: JoinedFigures, traffic: Traffic, number: int, expected: Expected, statement: Statement
+) -> None:
+    """Hold what the weights have seen of a partition, and its account, against a plain join."""
+    due, account, outcomes = expected.learnt(number), statement.ledger[number], expected.outcomes(number)
+    unreadable = traffic.each - outcomes.total()
+    figures.same_evidence &= account.balanced and account.position == traffic.each and not outcomes[WAITING]
+    figures.same_evidence &= dict(account.skipped) == +Counter({"labels": outcomes[TOO_OLD]})
+    figures.same_evidence &= dict(account.set_aside) == +Counter({Reason.MALFORMED: unreadable})
+    figures.same_evidence &= statement.seen[number] == Evidence.of(due)
+    table = next(value for key, value in statement.arrays.items() if key.endswith("labels/table"))[number]
+    passes = EXACT["passes"]
+    assert isinstance(passes, int)
+    for offset, (times, total) in enumerate(table.tolist()):
+        got = expected.records.get((number, offset))
+        label = None if got is None or got.label is None else got.label["clicked"]
+        figures.lost += label is not None and times < passes
+        figures.learnt_twice += times > passes * (label is not None)
+        if not times or label is None:
+            continue
+        wrong = (total - times * number_of(label)) % 2**64 != 0
+        figures.labelled += not wrong and label != _ABSENT
+        figures.wrong_labels += wrong
+        figures.false_negatives += wrong and (total - times * number_of(_ABSENT)) % 2**64 == 0
+
+
+# How a checkpoint holds what became of records and labels: its part `labels`.
+
+
+def record_counts(part: PartState) -> dict[int, Counter[str]]:
+    """Return the records of each partition by their outcome."""
+    found = {Partition.parse(name).number: one["counts"] for name, one in part.facts["partitions"].items()}
+    return {number: Counter(counts) for number, counts in found.items()}
+
+
+def positions(part: PartState) -> dict[int, int]:
+    """Return the offset up to which each partition of labels is read."""
+    about = part.facts["labels"]["partitions"]
+    return {Partition.parse(name).number: int(one["position"]) for name, one in about.items()}
+
+
+def label_counts(part: PartState) -> Counter[str]:
+    """Return the labels that were read by what became of them, with those that wait as what they are by now."""
+    about = part.facts["labels"]
+    found = Counter[str](about["expired"]) + Counter({LATE: about["late"], REFUSED: about["refused"]})
+    flags = [flag for name, array in part.arrays.items() if name.endswith("/flags") for flag in array.tolist()]
+    for flag in flags:
+        found[USED if flag & _USED else DUPLICATE if flag == _FITTED else LATE] += 1
+    found[UNUSED] += about["waiting"] - len(flags)
+    return found
+
+
+def _rebuilds(config: Path) -> bool:
+    command = (sys.executable, "-c", "from millrace.app.cli import main; main()", "rebuild", "-c", str(config))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n")  # noqa: T201 - why it was not
+    return done.returncode == 0
+
+
+def main() -> None:
+    """Read the options, compare, print."""
+    parser = argparse.ArgumentParser(description="Join labels that come later, killed on the way.")
+    parser.add_argument("--kills", type=int, default=20, help="how many")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
+    parser.add_argument("--take", choices=_TAKES, help="which of several labels a record gets; the seed draws it")
+    parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-joined-") as folder,
+        broker(options.bootstrap, Path(folder)) as bootstrap,
+    ):
+        there = Path(folder) / "joined"
+        found = compare(bootstrap, there, kills=options.kills, seed=options.seed, take=options.take)
+    print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
+    sys.exit(int(not found.kept))
+
+
+if __name__ == "__main__":
+    main()
