@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 _SPARE_S = 2.0
-"""For the stop of a producer, which flushes first."""
+"""For the last letters of a producer that is closed."""
 
 # Keras makes the seeds of the first weights of Python's shared generator, and the consumer's thread draws meanwhile.
 for _module in (client, conn, fetcher, partitioner):
@@ -154,14 +154,16 @@ async def start_producer(producer: AIOKafkaProducer, within_s: float) -> None:
 
 
 async def close_producer(producer: AIOKafkaProducer) -> None:
-    """Close the producer, with what it has not sent."""
-    try:
+    """Send what can be sent within a moment, drop the rest, and close the producer."""
+    with contextlib.suppress(KafkaError, TimeoutError):
         async with asyncio.timeout(_SPARE_S):
-            await producer.stop()
-    except (KafkaError, TimeoutError):  # `stop` flushes first, which never ends while the broker is away
-        with contextlib.suppress(KafkaError):
-            await producer._sender.close()  # no public method ends its task without a flush
-        await producer.client.close()
+            await producer.flush()  # which never ends while the broker is away
+    with contextlib.suppress(KafkaError):
+        await producer._sender.close()
+    # `stop` flushes too, in a task that it would leave behind: with nothing to send, that task ends at once.
+    producer._message_accumulator._batches.clear()
+    producer._message_accumulator._pending_batches.clear()
+    await producer.stop()
 
 
 # The door at the fetcher: what it has fetched is taken as columns, without a `ConsumerRecord` for each record.

@@ -18,6 +18,7 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.producer.message_accumulator import MessageAccumulator
 from aiokafka.producer.sender import Sender
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
@@ -33,7 +34,8 @@ USED = {
     AIOKafkaConsumer: ("_client", "_request_timeout_ms", "_coordinator", "_fetcher"),
     GroupCoordinator: ("_do_commit_offsets",),
     AIOKafkaConnection: ("_protocol",),
-    AIOKafkaProducer: ("_sender",),
+    AIOKafkaProducer: ("_sender", "_message_accumulator"),
+    MessageAccumulator: ("_batches", "_pending_batches"),
     Fetcher: ("_records",),
     FetchResult: ("_partition_records", "_topic_partition", "_update_position"),
     PartitionRecords: (
@@ -184,10 +186,25 @@ def test_the_private_parts_that_we_close_have_a_coroutine_to_close_them() -> Non
         producer = AIOKafkaProducer()
         assert isinstance(producer._sender, Sender)
         assert inspect.iscoroutinefunction(producer._sender.close)
-        assert inspect.iscoroutinefunction(producer.client.close)
         await producer.stop()
 
     on_a_loop(work)
+
+
+def test_a_producer_closed_with_letters_that_it_cannot_send_leaves_no_task_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aiokafka_internals, "_SPARE_S", 0.01)
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers="localhost:1", linger_ms=60_000)
+        await producer._sender.start()
+        sent = await producer._message_accumulator.add_message(HERE, b"key", b"value", 60)
+        await aiokafka_internals.close_producer(producer)
+        assert not sent.done()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("fails", [True, False])
