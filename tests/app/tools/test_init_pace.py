@@ -18,28 +18,29 @@ HOUR_S, DAY_S = 3600, 86_400
 
 
 @pytest.mark.parametrize(
-    ("held", "rate", "batch_size", "passes"),
+    ("held", "rate", "batch_size", "passes", "memory"),
     [
-        (1_000, None, 8, 2),
-        (1_000, 0.5, 8, 2),
-        (1_000, 99.0, 8, 2),
-        (1_000, 100.0, 32, 4),
-        (59_000, None, 8, 2),
-        (60_000, None, 32, 4),
-        (1_000, 800.0, 32, 4),
-        (1_000, 1_000.0, 32, 2),
-        (1_000, 3_000.0, 32, 1),
-        (1_000, 20_000.0, 256, 1),
-        (1_000, 1e6, 1024, 1),
-        (30_000_000, 0.5, 64, 1),
-        (30_000_000, None, 64, 1),
+        (1_000, None, 8, 4, 300),
+        (1_000, 0.5, 8, 4, 300),
+        (1_000, 99.0, 8, 4, 300),
+        (1_000, 100.0, 32, 8, 300),
+        (59_000, None, 8, 4, 300),
+        (60_000, None, 32, 8, 300),
+        (1_000, 400.0, 32, 8, 300),
+        (1_000, 800.0, 32, 4, 300),
+        (1_000, 1_000.0, 32, 2, 300),
+        (1_000, 3_000.0, 32, 1, None),
+        (1_000, 20_000.0, 256, 1, None),
+        (1_000, 1e6, 1024, 1, None),
+        (30_000_000, 0.5, 64, 1, None),
+        (30_000_000, None, 64, 1, None),
     ],
 )
 def test_the_slower_a_topic_the_more_updates_a_record(
-    held: int, rate: float | None, batch_size: int, passes: int
+    held: int, rate: float | None, batch_size: int, passes: int, memory: int | None
 ) -> None:
     pace = pace_for(held, rate)
-    assert (pace.batch_size, pace.passes) == (batch_size, passes)
+    assert (pace.batch_size, pace.passes, pace.memory) == (batch_size, passes, memory)
 
 
 def test_rare_class_is_learnt_once_and_slow_models_get_fewer_updates() -> None:
@@ -52,13 +53,15 @@ def test_rare_class_is_learnt_once_and_slow_models_get_fewer_updates() -> None:
     assert "as one class is rare" in rare.why
     assert (pictures.batch_size, pictures.passes, pictures.learning_rate) == (32, 1, 0.001)
     assert (sequences.batch_size, sequences.passes, sequences.learning_rate) == (32, 1, 0.003)
+    assert rare.memory is pictures.memory is sequences.memory is pace_for(1_000, 1.0, slow=True).memory is None
+    assert pace_for(1_000, 1.0, slow=True).passes == 4
 
 
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
-        (None, "it is not known how fast more come: slow enough to learn small batches, each 2 times"),
-        (0.5, "about 1,800 an hour more come: slow enough to learn small batches, each 2 times"),
+        (None, "it is not known how fast more come: slow enough for small batches and 4 passes"),
+        (0.5, "about 1,800 an hour more come: slow enough for small batches and 4 passes"),
         (3_141.0, "about 3,100 a second more come: slow enough for small batches"),
         (50_000.0, "about 50,000 a second more come: too fast for smaller batches"),
     ],
@@ -73,7 +76,8 @@ def test_the_draft_says_why_and_loads(rate: float | None, said: str, tmp_path: P
     (tmp_path / "model.py").touch()
     (tmp_path / "t.yaml").write_text(text)
     settings = load(tmp_path / "t.yaml", {}).settings
-    assert (settings.training.batch_size, settings.training.passes) == (pace.batch_size, pace.passes)
+    training = settings.training
+    assert (training.batch_size, training.passes, training.memory) == (pace.batch_size, pace.passes, pace.memory)
     assert settings.model.args == {"learning_rate": pace.learning_rate}
 
 
