@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -154,10 +154,19 @@ def golden_of(learner: Learner, records: GoldenRecords | None) -> GoldenSet | No
     return GoldenSet(learner, records)
 
 
-def detectors_of(learner: Learner, settings: Settings, report: ReportEvent = ignore_event) -> Detectors | None:
-    """Return what watches this model's scores; None if the settings name nothing. Raises ModelError."""
-    places = settings.training.detector_places
-    return Detectors(places, learner.call.metrics.results_or_nan, report) if places else None
+def detectors_of(
+    learner: Learner,
+    settings: Settings,
+    report: ReportEvent = ignore_event,
+    pause: Callable[[str], object] | None = None,
+) -> Detectors | None:
+    """Return what watches this model's scores; None if the settings name nothing. Raises ModelError.
+
+    `pause` is called with the reason where `training.pause_on_mark` asks for it.
+    """
+    training = settings.training
+    places, results = training.detector_places, learner.call.metrics.results_or_nan
+    return Detectors(places, results, report, pause if training.pause_on_mark else None) if places else None
 
 
 def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:

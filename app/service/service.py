@@ -59,7 +59,7 @@ from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
-from millrace.training.commands import Commands, Stop
+from millrace.training.commands import Commands, Pause, Stop
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
@@ -278,7 +278,9 @@ class Service:
         if self.labels is not None:
             self.holding.gates = (*self.holding.gates, self.labels)
         live = live_metrics_of(learner, self.settings)
-        self.detectors = detectors_of(learner, self.settings, self.events.report)
+        self.detectors = detectors_of(
+            learner, self.settings, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
+        )
         self.golden = golden_of(learner, golden_records_of(self.settings))
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.

@@ -316,6 +316,12 @@ CASES: Mapping[str, Case] = {
     "the loss alone is worse, by its penalties": Case((), {'millrace_live_value{metric="loss"}': "0.8x120"}),
     "class weights cost accuracy, and the weighted loss beats guessing": Case((), {AHEAD: "-0.08x120"}),
     "few records say little": Case((), WORSE | {"millrace_live_records": "10x120"}),
+    "a detector has marked a change": Case(
+        ("MillraceStreamChanged",), {'millrace_detector_marks_total{detector="drift"}': "3x110 4x10"}
+    ),
+    "a detector has marked a change an hour ago": Case(
+        (), {'millrace_detector_marks_total{detector="drift"}': "3x60 4x60"}
+    ),
     "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
     "somebody tries to order": Case(
         ("MillraceOrdersRefused",), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x100 0+1x20"}

@@ -20,7 +20,7 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
 from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from millrace.training.checkpoints.policies import Never, SavePolicy
-from millrace.training.commands import Command, Commands, Stop
+from millrace.training.commands import Command, Commands, Pause, Stop
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.golden.golden_records import GoldenRecords
@@ -219,6 +219,7 @@ class RigOptions:
     hold: Hold = field(default_factory=NoHold)
     prepare: Callable[[Any], Mapping[str, Any]] = lambda _learner: {}
     detectors: Mapping[str, str] = field(default_factory=dict)
+    pause_on_mark: bool = False
     golden: GoldenRecords | None = None
 
 
@@ -248,7 +249,11 @@ class Run:
             watch=choose_watched(self.learner.call.metrics.directions),
         )
         results = self.learner.call.metrics.results_or_nan
-        self.detectors = Detectors(options.detectors, results, self.events.report) if options.detectors else None
+        self.detectors = (
+            Detectors(options.detectors, results, self.events.report, self._pause if options.pause_on_mark else None)
+            if options.detectors
+            else None
+        )
         self.saving = Saving(
             self.store,
             CheckpointWriter(self.store),
@@ -332,6 +337,9 @@ class Run:
     def reaches(self, position: int, partition: Partition = P0) -> None:
         """Wait until the ledger has reached this offset."""
         self.sees(lambda: self.settled(position, partition))
+
+    def _pause(self, reason: str) -> None:
+        self.commands.send(Pause(reason=reason))
 
     def sees(self, condition: Callable[[], object]) -> None:
         """Wait for a condition; fail at once if the trainer ends before it holds."""

@@ -52,9 +52,13 @@ class Detectors:
         places: Mapping[str, str],
         results: Callable[[Sequence[State]], Mapping[str, float]],
         report: ReportEvent = ignore_event,
+        pause: Callable[[str], object] | None = None,
     ) -> None:
-        """`places` says where each is, by its name; `results` makes values of a call's metric states, NaN of none."""
-        self._results, self._report = results, report
+        """`places` says where each is, by its name; `results` makes values of a call's metric states, NaN of none.
+
+        `pause`, if given, pauses the training for this reason, at each mark.
+        """
+        self._results, self._report, self._pause = results, report, pause
         self._watching = {name: detector_of(place) for name, place in places.items()}
         self._fresh = self._saved()
         self._marks = dict.fromkeys(places, 0)
@@ -80,6 +84,8 @@ class Detectors:
             for text, facts_of_it in found[:_EVENTS_A_CALL]:
                 more = {**facts_of_it, "detector": name, "step": step, "records": records}
                 self._report(EventKind.MARK, f"{name}: {text}, at step {step:,}.", **more)
+                if self._pause is not None:
+                    self._pause(f"{name}: {text}")
 
     def figures(self) -> Mapping[str, DetectorFigures]:
         """Return how much each has marked."""

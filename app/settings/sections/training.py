@@ -137,6 +137,11 @@ class TrainingSettings(Section):
         "event and a line through the page's charts; what is learnt stays the same. One worker only.",
         examples=[["drift"]],
     )
+    pause_on_mark: bool = Field(
+        default=False,
+        description="Whether a mark of `training.detectors` pauses the learning, until `millrace resume`; the batches "
+        "of the call that shows the change have been learnt by then.",
+    )
     on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
         "build",
         description="Which hyperparameters, such as the learning rate, are in force when those of the "
@@ -172,6 +177,8 @@ class TrainingSettings(Section):
     def _each_detector_once(self) -> Self:
         if len(self.detector_places) < len(self.detectors):
             raise SettingError("detectors", "one of them stands there twice; name each once")
+        if self.pause_on_mark and not self.detectors:
+            raise SettingError("pause_on_mark", "nothing marks; add training.detectors: [drift]")
         return self
 
     @model_validator(mode="after")

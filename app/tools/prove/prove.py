@@ -256,7 +256,7 @@ def set_apart(
     for topic, one in settings.records.by_topic.items():
         of_topic = one.format
         values["records"]["by_topic"][topic]["format"] = of_topic.place if isinstance(of_topic, UserClass) else of_topic
-    values["training"]["detectors"] = [*settings.training.detector_places.values()]
+    values["training"] |= {"detectors": [*settings.training.detector_places.values()], "pause_on_mark": False}
     # No model of made-up records where others look for versions, and no record of the user's archive.
     values["export"] = {"formats": [*settings.export.writers.values()]}
     values["archive"]["path"] = None

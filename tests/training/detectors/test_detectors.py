@@ -19,6 +19,7 @@ from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import ModelError
 from millrace.training.telemetry.events import EventKind, Events
 from millrace.training.telemetry.live_metrics import Sums
+from millrace.training.telemetry.phases import Phase
 
 P0 = Partition("clicks", 0)
 COUNTING = """
@@ -304,6 +305,27 @@ def test_after_a_kill_and_a_rewind_a_training_marks_what_it_would_have(tmp_path:
     with running(tmp_path / "killed", topic, **options) as anew:
         learns(anew, 3)
         assert [records for records, _, _ in marks(anew)] == [13 * SHARE], "from a checkpoint without it, it begins"
+
+
+@pytest.mark.tensorflow
+def test_a_mark_pauses_the_training_before_the_next_call_until_it_resumes(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
+    from tests.training.trainer_rig import SHARE, Topic, running
+
+    topic = Topic()
+    with running(tmp_path, topic, detectors={"counting": places["counting"]}, pause_on_mark=True) as run:
+        topic.produce(8 * SHARE)
+        for learnt, call in ((3, 3), (6, 6)):
+            run.sees(lambda: run.phases.phase is Phase.PAUSED)
+            assert run.ledger.positions() == {P0: learnt * SHARE}
+            assert run.phases.snapshot().reason == f"counting: call {call}"
+            run.ask(Resume())
+        run.reaches(8 * SHARE)
+        assert [event.text for event in run.events.since() if event.kind is EventKind.PAUSED] == [
+            "Paused: counting: call 3.",
+            "Paused: counting: call 6.",
+        ]
 
 
 def test_a_file_that_holds_no_detector_is_told_what_it_lacks(tmp_path: Path) -> None:
