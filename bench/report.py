@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bars import bars
@@ -167,6 +168,11 @@ MEANINGS: Mapping[str, Meaning] = {
     "ahead_of_forest_points": Meaning(
         "drifting streams: 4 passes at rate 0.003 over River's adaptive random forest, points of accuracy", "> 0"
     ),
+    "over_moa_arf_points": Meaning(
+        "14 streams of the literature: what `init` drafts over MOA's adaptive random forest, points of accuracy",
+        "≥ 2.5",
+    ),
+    "streams_ahead_of_moa": Meaning("the same: on how many of the 14 the draft is ahead", "≥ 10"),
 }
 
 
@@ -235,6 +241,7 @@ DETAILS: Mapping[str, str] = {
 
 
 OF_STREAMS = ("passes_4_over_1_points", "ahead_of_forest_points")
+OF_DRAFTS = ("over_moa_arf_points", "streams_ahead_of_moa")
 PEERS = ("tensorflow_io", "river", "vowpal_wabbit", "scikit_learn", "quix_streams")
 STAGES = (
     *("fetch", "chunk", "hand-off", "consumer, rest", "decode", "assemble", "feed", "tf.data", "call", "settle"),
@@ -245,7 +252,7 @@ STAGES = (
 
 def meaning_of(name: str) -> Meaning:
     """What a figure says; of a peer's, by its name."""
-    if name.startswith("over_"):
+    if name.startswith("over_") and name not in MEANINGS:
         return Meaning(f"how many times as fast as {title_of(name.removeprefix('over_'))}", "> 1")
     return MEANINGS[name] if name in MEANINGS else Meaning(OF_THE_PAGE[name], "")
 
@@ -275,6 +282,8 @@ def taken(report: Report) -> dict[str, Figure]:
         found |= peers_of(report)
     if "streams" in report:
         found |= streams_of(report)
+    if "drafts" in report:
+        found |= drafts_of(report)
     return found
 
 
@@ -285,7 +294,7 @@ def rounds_of(report: Report) -> dict[str, Figure]:
     found = {
         name: figure(name, value, run, aim=meaning_of(name).aim, rounds=by_round.get(name, ()))
         for name, value in report["figures"].items()
-        if name in MEANINGS and name not in OF_STREAMS
+        if name in MEANINGS and name not in {*OF_STREAMS, *OF_DRAFTS}
     }
     others: dict[str, Value] = dict(report.get("details") or {})
     for case, told in report.get("cases", {}).items():
@@ -306,7 +315,7 @@ def peers_of(report: Report) -> dict[str, Figure]:
     found = {
         name: figure(name, value, run, aim="> 1", rounds=by_round.get(name, ()))
         for name, value in report["figures"].items()
-        if name.startswith("over_")
+        if name.startswith("over_") and name not in MEANINGS
     }
     judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"
     others: dict[str, Value] = {"machine.peers": f"{place(details)}, Kafka {details['kafka']}", "peer.judged": judged}
@@ -332,6 +341,19 @@ def streams_of(report: Report) -> dict[str, Figure]:
         for learner, told in by_learner.items():
             others[f"stream.{stream}.{learner}"] = round(100 * told["accuracy"], 2)
             others[f"stream.{stream}.{learner}.cpu_us"] = told["cpu_us_per_record"]
+    return found | {name: figure(name, value, run) for name, value in others.items()}
+
+
+def drafts_of(report: Report) -> dict[str, Figure]:
+    """What `make bench-drafts` measured; accuracies in percent, the mean of the seeds."""
+    details = report["drafts"]
+    run = run_of(details, "make bench-drafts")
+    found = {name: figure(name, report["figures"][name], run, aim=MEANINGS[name].aim) for name in OF_DRAFTS}
+    others: dict[str, Value] = {"machine.drafts": f"{place(details)}; {details['seeds']} seeds"}
+    for stream, by_learner in details["learnt"].items():
+        for learner, results in by_learner.items():
+            others[f"draft.{stream}.{learner}"] = round(100 * fmean(one["accuracy"] for one in results), 1)
+            others[f"draft.{stream}.{learner}.cpu_us"] = round(fmean(one["cpu_us_per_record"] for one in results))
     return found | {name: figure(name, value, run) for name, value in others.items()}
 
 
@@ -409,6 +431,17 @@ def streams(figures: Figures) -> list[str]:
     return table(["accuracy, percent", *titles, "mean", "CPU µs a record"], rows())
 
 
+def drafts(figures: Figures) -> list[str]:
+    """The streams of the literature: how often the draft and the forest were right, and what a record cost them."""
+    columns = ("draft", "moa", "draft.cpu_us", "moa.cpu_us")
+    rows = (
+        [stream, *(str(figures[f"draft.{stream}.{column}"].value) for column in columns)]
+        for stream in parts_of(figures, "draft.")
+    )
+    head = ["stream", "draft, percent", "forest, percent", "draft, CPU µs a record", "forest, CPU µs a record"]
+    return table(head, rows)
+
+
 def parts_of(figures: Figures, prefix: str) -> list[str]:
     """The second parts of dotted names, each once."""
     return list(dict.fromkeys(name.split(".")[1] for name in figures if name.startswith(prefix)))
@@ -468,6 +501,8 @@ def text(figures: Figures) -> str:
     if "machine.streams" in figures:
         written += ["### Drifting streams", "", ran(figures["machine.streams"]), "", *streams(figures), ""]
         written += ["![Accuracy along the drifting streams](benchmarks-streams.svg)", ""]
+    if "machine.drafts" in figures:
+        written += ["### What `init` drafts", "", ran(figures["machine.drafts"]), "", *drafts(figures), ""]
     return "\n".join(written)
 
 
@@ -488,7 +523,7 @@ def main() -> None:
     report = json.loads(given.source.read_text()) if given.source.exists() else {}
     figures = kept(given.figures)
     if new := taken(report) if report else {}:
-        parts = ("case.", "stage.", "peer.", "stream.")
+        parts = ("case.", "stage.", "peer.", "stream.", "draft.")
         figures = keep(new, given.figures, whole=tuple(p for p in parts if any(name.startswith(p) for name in new)))
     elif report:
         why = (report.get("validity") or {}).get("why")

@@ -17,10 +17,10 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -198,12 +198,12 @@ def broker(bootstrap: str | None, kafka: str | None = None) -> Iterator[str]:
     from millrace.app.tools.local_broker import LocalBroker
     from millrace.app.tools.local_broker.jars import KAFKA_VERSION
 
-    folder = BUILD / "bench" / f"broker-{kafka or KAFKA_VERSION}"
-    try:
-        with LocalBroker(folder, version=kafka or KAFKA_VERSION) as local:
-            yield local.bootstrap_servers
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    (BUILD / "bench").mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="broker-", dir=BUILD / "bench", ignore_cleanup_errors=True) as folder,
+        LocalBroker(Path(folder), version=kafka or KAFKA_VERSION) as local,
+    ):
+        yield local.bootstrap_servers
 
 
 def fill(plan: Plan, bootstrap: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,19 @@ def test_beginnings_and_ends_are_sampled_and_nothing_twice(config: Config, topic
     assert "2 missing (0.98 %, field 'price'), 1 malformed (0.49 %)" in records.detail
     assert bounds is not None
     assert sum(bounds.end.values()) == 506
+
+
+def test_batches_that_are_far_too_large_for_a_slow_topic_are_warned_of(
+    config: Config, topic: MakeTopic, produce: Produce
+) -> None:
+    name, minute = topic(), 60_000
+    produce(name, good(30), timestamps=[int(time.time() * 1000) - (30 - number) * 2 * minute for number in range(30)])
+    pace = named(examined(config.settings(name))[0], "pace")
+    assert pace.outcome is CheckOutcome.WARN
+    assert pace.detail.startswith("training.batch_size: 64 rows a step are many for 0.008")
+    assert pace.detail.endswith("init would draft {batch_size: 8, passes: 4, memory: 300}")
+    few = examined(load(config.write(name), {"MILLRACE_TRAINING__BATCH_SIZE": "32"}).settings)[0]
+    assert "pace" not in {check.name for check in few}
 
 
 def test_no_value_is_ever_told(config: Config, topic: MakeTopic, produce: Produce) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from millrace.app.service.announcing import SETTING
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.tools.init.drafted_config import pace_for
+from millrace.app.tools.init.topic_sample import records_per_s
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.label_check import label_checks
 from millrace.app.tools.validate.record_check import sample_checks
@@ -24,6 +26,8 @@ from millrace.pipelines.stream.record_sample import RecordSample
 
 _CONNECT_S = 10.0
 _STOP_S = 5.0
+_FAR_TOO_LARGE = 8
+"""Times as large as `init` would draft it."""
 _LATER = ("topics", "commits", "dead letters", "records")
 
 
@@ -76,6 +80,7 @@ def _look(
         partitions = [partition for partition in end if partition.topic == topic]
         held = sum(end[partition] - first[partition] for partition in partitions)
         yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
+    yield from _pace(settings, source, sum(end.values()) - sum(first.values()))
     yield _commits(source, options)
     yield _dead_letters(settings, options)
     yield from _announcements(settings, options)
@@ -83,6 +88,22 @@ def _look(
     yield from checks
     yield from label_checks(settings, source, first, end)
     return replace(bounds, sample=sample)
+
+
+def _pace(settings: Settings, source: KafkaSource, held: int) -> Iterator[CheckResult]:
+    """Warn where batches are so large for a slow topic that next to nothing would be learnt."""
+    training, rate = settings.training, records_per_s(source.resolve_start, oldest_ms=0)
+    if rate is None:
+        return
+    advised = pace_for(held, rate)
+    if training.batch_size >= _FAR_TOO_LARGE * advised.batch_size:
+        better = {"batch_size": advised.batch_size, "passes": advised.passes, "memory": advised.memory}
+        drafted = ", ".join(f"{name}: {value}" for name, value in better.items() if value is not None)
+        yield warn(
+            "pace",
+            f"training.batch_size: {training.batch_size:,} rows a step are many for {rate:.3g} records a second, so "
+            f"that a change is learnt late; init would draft {{{drafted}}}",
+        )
 
 
 def _commits(source: KafkaSource, options: KafkaOptions) -> CheckResult:

@@ -1,0 +1,76 @@
+"""A stream as `millrace init` would have it learnt: how often that was right about records before it learnt them.
+
+Writes the records to a topic, drafts config and model from it, and learns the topic in order, up to its end. Prints the
+share that it guessed right, the CPU of the whole process a record, and the draft's pace. Nothing is changed but that
+the training is deterministic, with this seed.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import rig
+from aiokafka import AIOKafkaProducer
+
+from millrace.app.service.service import Running, RunOptions
+from millrace.app.tools.local_broker.topics import create_topic
+from millrace.consumers.kafka.positions import Now
+
+AT_MOST_S = 1800.0
+
+
+async def send(values: list[bytes], bootstrap: str, topic: str) -> None:
+    """Write them in order, to one partition."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        await asyncio.gather(*[await producer.send(topic, value, partition=0) for value in values])
+
+
+def main() -> None:
+    """Fill the topic, draft, learn, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--records", type=Path, required=True, help="a JSON object a line, the label as y")
+    parser.add_argument("--seed", type=int, required=True)
+    given = parser.parse_args()
+    values = given.records.read_bytes().splitlines()
+    create_topic(given.bootstrap, given.topic, 1)
+    asyncio.run(send(values, given.bootstrap, given.topic))
+    rig.STATE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="draft-", dir=rig.STATE) as folder:
+        told = ("--topic", given.topic, "--bootstrap-servers", given.bootstrap, "--label", "y", "--out", folder)
+        drafted = [str(Path(sys.executable).with_name("millrace")), "init", *told, "--json"]
+        subprocess.run(drafted, check=True, capture_output=True, timeout=rig.START_S)
+        settings: dict[str, Any] = {
+            "training.deterministic": "true",
+            "training.seed": given.seed,
+            "training.max_wait": "null",
+            "training.replicas": 1,
+        }
+        with rig.hosted(f"{folder}/millrace", settings, RunOptions(until=Now())) as host:
+            began = None
+            while not host.ended.wait(rig.LOOK_S):
+                if began is None and host.service.board.latest is not None:
+                    began = time.process_time()
+            service = host.service
+            assert isinstance(service.running, Running)
+            live = service.running.live.look()
+            training = service.settings.training
+            pace = {name: getattr(training, name) for name in ("batch_size", "passes", "memory")}
+    named = next(name for name in live.cumulative if "accuracy" in name)
+    if abs(live.cumulative_records - len(values)) >= training.batch_size:
+        raise SystemExit(f"it has scored {live.cumulative_records} records of {len(values)}")
+    cpu_s = time.process_time() - (began or 0.0)
+    rig.report(
+        {"accuracy": live.cumulative[named]},
+        {"records": len(values), "cpu_us_per_record": cpu_s / len(values) * 1e6, "pace": pace},
+    )
+
+
+if __name__ == "__main__":
+    main()
