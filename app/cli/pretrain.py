@@ -271,6 +271,11 @@ def source_of(
             param_hint="--cache-shards",
         )
     if len(files) == 1 and files[0].is_dir():
+        if reading.skip_damaged:
+            raise typer.BadParameter(
+                "an image that is damaged is set aside as bad_image, and the others are learnt; leave it out",
+                param_hint="--skip-damaged",
+            )
         return from_images(files[0])
     if wanted is not None or files:
         return wanted or from_files(files, skip_damaged=reading.skip_damaged)

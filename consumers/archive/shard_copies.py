@@ -10,7 +10,9 @@ may use a folder: a copy gets its name when it is complete. Runs on any thread.
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,8 @@ _URL = "copies-of"
 _FREE = 0.1
 """The share of the volume that stays free."""
 _PIECE = 8 << 20
+_ABANDONED_S = 3600.0
+"""A copy that is not complete, and to which nothing was written for so long, is no longer being made."""
 
 
 class ShardCopies:
@@ -85,8 +89,13 @@ class ShardCopies:
         return f"{text}; for {len(shards) - here} it has no room" if here < len(shards) else text
 
     def prune(self, shards: Sequence[Shard]) -> None:
-        """Remove the copies in these shards' partitions that are of none of them."""
+        """Remove the copies in these shards' partitions that are of none of them, and what a killed process left."""
         known = {shard.key for shard in shards}
         homes = {home_of(shard.partition) for shard in shards}
+        long_ago = time.time() - _ABANDONED_S
+        for path in [path for home in homes for path in (self._store.folder / home).glob(".*")]:
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < long_ago:  # of a process that was killed
+                    path.unlink()
         names = ((home, name) for home in homes for name in self._store.files(home))
         self._store.remove([key for home, name in names if shard_name(name) and (key := f"{home}/{name}") not in known])

@@ -98,4 +98,7 @@ def _files(root: Path) -> Iterator[str]:
             # Otherwise the images below would be found again and again.
             if link.resolve() in {one.resolve() for one in (folder, *folder.parents)}:
                 raise ConfigError(f"{link} leads back to {link.resolve()}, in which it lies; remove the link")
-        yield from ((folder / name).relative_to(root).as_posix() for name in files if not name.startswith("."))
+        for path in [folder / name for name in files if not name.startswith(".")]:
+            if not path.is_file():  # to read a pipe would wait for ever
+                raise ConfigError(f"{path} is no file that can be read: a pipe, a socket or a broken link; remove it")
+            yield path.relative_to(root).as_posix()

@@ -151,12 +151,17 @@ def _records(settings: Settings) -> str:
 
 
 def _code_of(preprocess: Preprocess, model: Path) -> str:
-    """Return the hash of the file that defines `preprocess`, beside the model's or that itself, and of its imports."""
+    """Return the hash of the file that defines `preprocess` and of what it imports from beside the model's file.
+
+    A file that is installed elsewhere counts together with the model's, and what it imports from there does not.
+    """
     function = inspect.unwrap(getattr(preprocess, "python_function", preprocess))
     if not inspect.isfunction(function) or function.__closure__:
         return model_sha256(model)  # made by other code, which may stand in any file that the model imports
     file = Path(function.__code__.co_filename)
-    return model_sha256(file if file.parent == model.parent else model)
+    if file.parent == model.parent:
+        return model_sha256(file)
+    return model_sha256(model) + (_file_sha256(file) if file.is_file() else "")
 
 
 def _difference(kept: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from millrace.app.cli.pretrain import EpochLines, RangeOptions, source_of
+from millrace.app.cli.pretrain import EpochLines, RangeOptions, ReadingOptions, source_of
 from millrace.app.settings import Loaded, load
 from millrace.app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
 from millrace.app.tools.pretrain.shard_sources import ShardSource, from_images, split
@@ -110,6 +111,18 @@ def test_an_image_that_lies_in_no_class_and_a_folder_without_images_are_named(ph
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="has no folders with images"):
         from_images(tmp_path / "empty")
+
+
+def test_what_is_no_file_is_named_and_never_read(photos: Path) -> None:
+    os.mkfifo(photos / "cat" / "pipe")
+    with pytest.raises(ConfigError, match=r"cat/pipe is no file that can be read"):
+        image_tree(photos)
+
+
+def test_skipping_damaged_images_is_answered_with_what_becomes_of_them(tmp_path: Path, photos: Path) -> None:
+    found = loaded(tmp_path, {"photo": PHOTO}, {"kind": KIND})
+    with pytest.raises(typer.BadParameter, match="is set aside as bad_image"):
+        source_of(found, [photos], RangeOptions(), ReadingOptions(skip_damaged=True))
 
 
 def test_no_folder_is_passed_over_and_none_is_walked_twice(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,21 @@ def test_rows_of_other_data_settings_or_code_are_made_again_with_the_reason(proj
     assert said.endswith("made again: the code of preprocess changed")
 
 
+def test_a_preprocess_that_is_installed_elsewhere_counts_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = project.path.parent / "lib"
+    lib.mkdir()
+    shared = lib / "rows_shared_by_teams.py"
+    shared.write_text("def preprocess(features, label, weight):\n    return features, label, weight\n")
+    monkeypatch.syspath_prepend(str(lib))
+    model = project.path / "model.py"
+    model.write_text(model.read_text().replace("from rows import", "from rows_shared_by_teams import"))
+    before, again = project.facts(InputOptions()), project.facts(InputOptions())
+    assert before == again
+    shared.write_text(shared.read_text() + "# of another release\n")
+    after = project.facts(InputOptions())
+    assert [name for name in before if before[name] != after[name]] == ["the code of preprocess"]
+
+
 def test_what_is_refused_and_left_out_is_the_same_to_a_later_run() -> None:
     before, after = Refusals(), Refusals()
     before.note(2, [(17, Reason.MISSING), (3, Reason.BAD_IMAGE), (4, Reason.MISSING)])

@@ -1,5 +1,6 @@
 """Copies of a bucket's shards: fetched once, compared with their hashes, removed with their shards."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +49,13 @@ def test_shards_of_a_bucket_are_fetched_once_and_read_by_later_runs_from_the_fol
     told = copied(folder, bucket)[1]
     assert told.endswith("and 2 were there; for 1 it has no room")
     store.remove([shards[1].key, shards[1].facts_key])
+    left, now_made = (damaged.with_name(f".{damaged.name}.{pid}-1") for pid in (1, 2))
+    for path in (left, now_made):
+        path.touch()
+    os.utime(left, (0, 0))
     copied(folder, bucket)
+    assert [left.exists(), now_made.exists()] == [False, True]
+    now_made.unlink()
     assert not (folder / shards[1].key).exists()
     assert (folder / shards[2].key).exists()
     assert not list(folder.rglob(".*"))

@@ -154,6 +154,16 @@ class RunningScale:
                 "records",
                 unknown[0],
             )
+        for field in self.fields:
+            held = len(state.facts.get(field.name, {}).get(_STATISTICS[0], ()))
+            if held and held != _size(field):
+                log.warning(
+                    "records.features.%s.scale: the checkpoint's statistics are of %d values and the feature has %d, "
+                    "so they begin with the next records",
+                    field.name,
+                    held,
+                    _size(field),
+                )
         for variable in self.variables:
             assign(variable, _statistics_of(self.fields, state))
 

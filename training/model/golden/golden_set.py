@@ -19,7 +19,7 @@ from millrace.pipelines.schema import Column
 from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.dataset import block_spec, preparation
 from millrace.training.checkpoints.manifest import GoldenScores, Manifest
-from millrace.training.errors import ModelError, op_gist
+from millrace.training.errors import ModelError, gist, op_gist
 from millrace.training.model.call.evaluation import Evaluation
 from millrace.training.model.golden.figures import GoldenFigures
 from millrace.training.model.golden.golden_records import GoldenRecords
@@ -49,13 +49,14 @@ class GoldenSet:
         yield self._block
 
     def scores(self) -> GoldenScores | None:
-        """Score the set with the present weights; None where the model raises, which is logged."""
+        """Score the set with the present weights; None where the model or a metric raises, which is logged."""
         began = time.monotonic()
         try:
             values = self._scored()
-        except tf.errors.OpError as error:
-            log.error("the golden set is not scored: the model raised %s", op_gist(error))  # noqa: TRY400 - one line
-            self._figures = replace(self._figures, error=op_gist(error))
+        except Exception as error:  # noqa: BLE001 - a metric's own code may raise anything
+            why = op_gist(error) if isinstance(error, tf.errors.OpError) else gist(error)
+            log.error("the golden set is not scored: the model raised %s", why)  # noqa: TRY400 - one line
+            self._figures = replace(self._figures, error=why)
             return None
         self._figures = replace(self._figures, took_s=time.monotonic() - began, error=None)
         return GoldenScores(rows=self.records.rows, sha256=self.records.sha256, values=values)

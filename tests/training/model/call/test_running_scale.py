@@ -143,6 +143,17 @@ def test_a_restored_checkpoint_continues_with_the_same_bits(replicas: int) -> No
     assert whole.scale.snapshot() == before, "the proof of a start counts no row"
 
 
+def test_statistics_of_another_shape_begin_anew_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    learner = scaling()
+    learner.learn(growing(1))
+    (name, held), *_ = learner.scale.snapshot().facts.items()
+    longer = {key: [*values, 1.0] for key, values in held.items()}
+    learner.scale.restore(PartState(facts={name: longer}))
+    size = len(held["mean"])
+    assert f"are of {size + 1} values and the feature has {size}, so they begin with the next records" in caplog.text
+    assert {number for values in learner.scale.snapshot().facts[name].values() for number in values} == {0.0}
+
+
 @pytest.mark.slow
 def test_an_export_and_a_validation_scale_as_the_checkpoint_does() -> None:
     learner = scaling()

@@ -124,6 +124,21 @@ def test_a_rewind_goes_back_to_the_scores_of_its_target(tmp_path: Path) -> None:
         assert again.golden.figures().values is None, "those of another set are not shown for this one"  # type: ignore[union-attr]
 
 
+def test_a_metric_that_raises_in_a_later_checkpoint_is_told_and_ends_nothing(
+    learner_of: MakeLearner, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = GoldenSet(learner_of(), golden_records())
+    assert golden.scores() is not None
+
+    def raises(_states: Any) -> None:
+        raise ValueError("no positive among them")
+
+    monkeypatch.setattr(golden._learner.call.metrics, "results", raises)
+    assert golden.scores() is None
+    assert golden.figures().error == "ValueError: no positive among them"
+    assert "the golden set is not scored: the model raised ValueError" in caplog.text
+
+
 @pytest.mark.parametrize("rows", [1, BATCH, ROWS])
 def test_rows_that_fill_a_batch_up_do_not_count_on_any_replica(learner_of: MakeLearner, rows: int) -> None:
     records, found = golden_records(rows), []
