@@ -28,6 +28,9 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.clock import Jumps
+from millrace.pipelines.shaping.labels.group_join import GroupJoin
+from millrace.pipelines.shaping.labels.label_reader import Role
 from millrace.pipelines.stream.blocks import Span
 from millrace.pipelines.stream.record_sample import from_document, to_document
 from millrace.training.errors import GroupError, NotOneGroupError
@@ -108,6 +111,9 @@ class GroupService(Service):
         learner = build_learner(self.settings, (lambda: shared,), group.strategy)
         prove(learner, self.settings)
         live = live_metrics_of(learner, self.settings)
+        leads = Role.FOLLOWS if lease is None else Role.LEADS
+        # Only the chief has a disk: what the others find is on it before the next checkpoint.
+        self._connect_labels(Jumps(None if lease is None else lease.folder.label_jumps), opened, source, leads)
         saving, guard = None, CrashGuard()
         if lease is not None:
             saving, guard = self._restore(lease, source, dead_letters, learner, live)
@@ -195,6 +201,7 @@ class GroupService(Service):
                     live=live,
                     progress=figures.progress,
                     shapers=self.shapers,
+                    join=GroupJoin.of(self.shapers),
                 ),
                 figures=figures,
                 saving=saving,

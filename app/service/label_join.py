@@ -14,12 +14,11 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.gates.label_gate import LabelGate
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
-from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader
+from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
-from millrace.training.checkpoints.folder import Folder
 
 _CONNECT_S = 30.0
 _STOP_S = 5.0
@@ -31,16 +30,14 @@ _GONE_S = 30.0
 def connect_labels(
     settings: Settings,
     shapers: Sequence[Shaper],
-    folder: Folder,
+    jumps: Jumps,
     opened: ExitStack,
     ends: Callable[[], Ends],
-    *,
-    again: bool = False,
+    role: Role = Role.ALONE,
 ) -> LabelGate | None:
     """Connect to the topics of labels; return what records wait at, or None if they hold their labels themselves.
 
-    `ends` returns where the partitions of records end, as far as that is known. `again`: what was learnt is learnt
-    again, so no partition is quiet at other moments than then.
+    `ends` returns where the partitions of records end, as far as that is known.
     """
     shaper = next((one for one in shapers if isinstance(one, LabelShaper)), None)
     if shaper is None:
@@ -55,14 +52,12 @@ def connect_labels(
     source = KafkaSource(options)
     source.start(_CONNECT_S)
     opened.callback(source.stop, _STOP_S)
-    jumps = Jumps(folder.label_jumps, again=again)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
     decoder = to_decoder(settings.labels.records(), wait_s=0.0)
-    reader = LabelReader(
-        shaper.rules, source, decoder, Kept(shaper.index, clocks, shaper.silence), on_turn=shaper.expire
-    )
+    kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
+    reader = LabelReader(shaper.rules, source, decoder, kept, on_turn, role=role)
     opened.callback(reader.stop)
-    shaper.connect(Connected(reader, jumps, lambda _: first_labels(settings, source), ends))
+    shaper.connect(Connected(reader, jumps, lambda: first_labels(settings, source), ends))
     return LabelGate(shaper.rules, reader)
 
 

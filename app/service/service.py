@@ -54,6 +54,8 @@ from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.gates.label_gate import LabelGate
+from millrace.pipelines.shaping.labels.clock import Jumps
+from millrace.pipelines.shaping.labels.label_reader import Role
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
@@ -274,9 +276,7 @@ class Service:
         self._raise_if_stopped()
         prove(learner, self.settings)
         self._raise_if_stopped()
-        self.labels = connect_labels(self.settings, self.shapers, lease.folder, opened, partial(ends_of, source))
-        if self.labels is not None:
-            self.holding.gates = (*self.holding.gates, self.labels)
+        self._connect_labels(Jumps(lease.folder.label_jumps), opened, source)
         live = live_metrics_of(learner, self.settings)
         self.detectors = detectors_of(
             learner, self.settings, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
@@ -358,6 +358,12 @@ class Service:
         self.holding.watch(source, dead_letters, options, opened)
         opened.callback(self._await_commit)
         return source, dead_letters
+
+    def _connect_labels(self, jumps: Jumps, opened: ExitStack, source: KafkaSource, role: Role = Role.ALONE) -> None:
+        """Connect to the topics of labels that come later, if the settings name any."""
+        self.labels = connect_labels(self.settings, self.shapers, jumps, opened, partial(ends_of, source), role)
+        if self.labels is not None:
+            self.holding.gates = (*self.holding.gates, self.labels)
 
     def _restore(
         self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics

@@ -254,7 +254,6 @@ class Settings(Section):
             "training.memory works with one worker only; leave it out": training.memory is not None,
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
-            "labels work with one worker only": self.labels.used,
         }
         for text, applies in problems.items():
             if applies:

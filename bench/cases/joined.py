@@ -127,7 +127,7 @@ class Joined(Plain):
         clocks = LabelClocks(jumps, early_ms=rules.early_ms)
         kept = Kept(shaper.index, clocks, shaper.silence)
         reader = LabelReader(rules, NoSource(), self.of_labels, kept, on_turn=shaper.expire)
-        shaper.connect(Connected(reader, jumps, lambda _: {CLICKS: (0, NEVER)}, lambda: UNKNOWN))
+        shaper.connect(Connected(reader, jumps, lambda: {CLICKS: (0, NEVER)}, lambda: UNKNOWN))
         began, waiting = time.process_time(), list(self.labels)
         shape = shaper.open(1, {PARTITION: 0})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.campaigns import group_joined
 from tests.faults.campaigns.joined import compare
 from tests.faults.harness.plain_join import ABSENT, LABELLED, LATE, REFUSED, TOO_OLD, UNUSED, USED
 
@@ -33,3 +34,22 @@ def test_labels_that_come_later_are_joined_once_through_kills(
     assert figures.same_evidence, "both have learnt each record once"
     assert figures.max_weight_difference == 0
     assert figures.rebuilt
+
+
+@pytest.mark.row(31)
+def test_a_group_joins_labels_that_come_later_once_through_kills(
+    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    figures = group_joined.wage(broker, tmp_path, kills=KILLS, seed=seed)
+    record_property("group_joined", figures.summary())
+    print(json.dumps(figures.summary(), indent=1))  # noqa: T201 - what a failure is found by
+    assert figures.kills >= KILLS
+    assert figures.labelled > 500
+    missing = [name for name in (*OUTCOMES, *FATES) if not figures.outcomes[name]]
+    assert missing == [], "there is something of everything"
+    assert figures.jumps > 0, "a partition of labels was silent"
+    assert (figures.lost, figures.learnt_twice) == (0, 0)
+    assert (figures.wrong_labels, figures.false_negatives, figures.unaccounted) == (0, 0, 0)
+    assert figures.same_evidence, "the witness has seen each record once"

@@ -119,7 +119,7 @@ def click(key: str, value: float = 1.0) -> bytes:
 
 
 def test_each_record_learns_what_came_for_its_key_in_time(
-    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impressions, clicks = topic(partitions=2), topic(partitions=2)
     began = round(time.time() * 1000) - 4 * 3600_000
@@ -137,8 +137,12 @@ def test_each_record_learns_what_came_for_its_key_in_time(
     )
     produce(clicks, [(at % 2, click(key)) for at, (_, key) in enumerate(found)], timestamps=[time for time, _ in found])
     config = project(tmp_path, broker, impressions, clicks)
-    said = millrace("validate", "-c", str(config))
+    with monkeypatch.context() as group:
+        group.setenv("MILLRACE_SCALE__WORKERS", "2")
+        group.setenv("MILLRACE_SCALE__INDEX", "0")
+        said = millrace("validate", "-c", str(config))
     assert "677 sampled labels decode" in said
+    assert "each of 2 workers reads all labels: 677 are there, about 28.8 kB, 2 times" in said
     assert "42.9% of 1,000 sampled records have a label" in said
     assert "come later than labels.within" in said
     millrace("run", "-c", str(config), "--until", "now")

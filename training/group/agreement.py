@@ -46,6 +46,8 @@ class Order(IntEnum):
     """Gather the state, deal the partitions anew and open new streams."""
     GO_BACK = 4
     """Take over the state that the chief restores, and open new streams: a rewind, or a state with NaN."""
+    MEET = 5
+    """Tell each other how far labels that come later are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

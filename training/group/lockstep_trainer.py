@@ -316,6 +316,9 @@ class GroupTrainer(TrainerThread):
                 self._reopen_streams()
             case Order.GO_BACK:
                 self._go_back(asked)
+            case Order.MEET:
+                assert self._state.join is not None
+                self._state.join.meet(self._exchange)
             case Order.NONE:
                 raise AssertionError("no order")
             case _:

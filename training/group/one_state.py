@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.group_join import GroupJoin
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.parts import Part, PartState
 from millrace.training.errors import NotOneStateError
@@ -153,7 +154,9 @@ def remembered_portion(state: PartState, partitions: Collection[Partition]) -> P
     """Return what is remembered of the records of these partitions alone."""
     mine = {str(partition) for partition in partitions}
     facts = {text: facts for text, facts in state.facts["partitions"].items() if text in mine}
-    arrays = {name: array for name, array in state.arrays.items() if name.partition("/")[0] in mine}
+    # What is of no partition of records, as labels that come later are not, is everybody's.
+    others = state.facts["partitions"].keys() - mine
+    arrays = {name: array for name, array in state.arrays.items() if name.partition("/")[0] not in others}
     return PartState(arrays=arrays, facts={**state.facts, "partitions": facts})
 
 
@@ -227,6 +230,8 @@ class GroupState:
     progress: Progress
     shapers: Sequence[Shaper] = ()
     """What is remembered of the records by what makes rows of them."""
+    join: GroupJoin | None = None
+    """Of the shapers, the one that gives records labels that come later."""
 
     @property
     def weights(self) -> list[Any]:
@@ -235,6 +240,8 @@ class GroupState:
 
     def whole(self, call: int, partitions: Collection[Partition], recreated: Mapping[Partition, int]) -> Whole:
         """Gather the shares of all members; raise NotOneStateError unless they are shares of one state."""
+        if self.join is not None:
+            self.join.meet(self.group.exchange)
         share = Share(
             call=call,
             digest=digest_of(self.weights),
@@ -290,6 +297,8 @@ class GroupState:
         for one in self.shapers:
             part = ShaperPart(one)
             part.restore(self._dealt(part, lambda state, number: remembered_portion(state, agreed.deal[number])))
+        if self.join is not None:
+            self.join.begin(exchange)
         if (reservoir := self._reservoir) is not None:
             reservoir.take(self._dealt(reservoir, partial(share_of, members=membership.workers)))
         if weights:
@@ -304,8 +313,11 @@ class GroupState:
 
     def _collected(self, states: Shaper, whole: Whole) -> PartState:
         """Gather what all members remember at the chief; the others get nothing."""
-        shares = self.group.exchange.collect(_packed(ShaperPart(states).snapshot()))
-        return remembered_of([_unpacked(raw) for raw in shares], whole.ledger) if shares else PartState()
+        shares = [_unpacked(raw) for raw in self.group.exchange.collect(_packed(ShaperPart(states).snapshot()))]
+        if shares and self.join is not None and states is self.join.shaper:
+            joined = self.join.whole([(share.arrays, share.facts) for share in shares])
+            shares = [PartState(arrays=arrays, facts=facts) for arrays, facts in joined]
+        return remembered_of(shares, whole.ledger) if shares else PartState()
 
     @property
     def _reservoir(self) -> Reservoir | None:

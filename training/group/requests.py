@@ -59,6 +59,8 @@ class Requests:
         """Why the chief has paused the group; None while it learns."""
         self.lets_pass = False
         """Whether the members have still to hear that the chief was asked to resume."""
+        self._assumes_absent = False
+        """Whether it was told that labels which do not come are none; the chief alone judges that."""
 
     def take(self) -> None:
         """Obey the commands that wait, up to one that concerns all members."""
@@ -74,7 +76,7 @@ class Requests:
         """Let pass what is held, if the chief has said that it was asked to resume."""
         self.lets_pass = False
         if Flag.LET_PASS in words[CHIEF].flags:
-            self._parts.hold.let_pass()
+            self._parts.hold.let_pass(assume_absent=self._assumes_absent)
 
     def why_resting(self, words: Sequence[Word]) -> str | None:
         """Return why the group is paused; None where it only waits for dead letters of this member to be sent."""
@@ -100,6 +102,8 @@ class Requests:
                 self.asked = Asked(Order.REOPEN)
         if self.asked is None and scored and self._clock() - self._reported_at > _REPORT_EVERY_S:
             return Order.REPORT
+        if self.asked is None and self._parts.state.join is not None and self._parts.state.join.due:
+            return Order.MEET
         return Order.NONE if self.asked is None else self.asked.order
 
     def agreed(self, order: Order) -> Asked | None:
@@ -145,7 +149,7 @@ class Requests:
                 command.answer.set_result(None)
             case Resume():
                 self.paused = None
-                self.lets_pass = True
+                self.lets_pass, self._assumes_absent = True, command.assume_absent
                 self._parts.release_guard()
                 announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)

@@ -27,6 +27,7 @@ from millrace.consumers.kafka.replaying import PartitionHistory
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.gates.label_gate import LabelGate
+from millrace.pipelines.shaping.labels.clock import Jumps
 from millrace.pipelines.shaping.labels.join import UNKNOWN
 from millrace.pipelines.shaping.shaper import Shaper, closed_by, open_shapers
 from millrace.pipelines.stream.blocks import Delivery
@@ -208,7 +209,8 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         reader.open()  # (2)
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
         shaping = settings.shapers()
-        gate = connect_labels(settings, shaping, folder, opened, lambda: UNKNOWN, again=True)
+        # What was learnt is learnt again, so no partition is quiet at other moments than then.
+        gate = connect_labels(settings, shaping, Jumps(folder.label_jumps, again=True), opened, lambda: UNKNOWN)
         live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
         relearning = Relearning(learner, live, options, shaping, detectors_of(learner, settings))
         if origin.parts is None:  # (4)

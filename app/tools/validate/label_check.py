@@ -18,7 +18,7 @@ from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.positions import At, Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Int64s
-from millrace.consumers.rounded import rounded_age
+from millrace.consumers.rounded import rounded_age, rounded_size
 from millrace.pipelines.schema import Column
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 
@@ -49,7 +49,8 @@ def _joined(
     share = -(-_LABELS // max(1, len(ends)))
     starts = {partition: max(begins[partition], offset - share) for partition, offset in ends.items()}
     decoder = to_decoder(settings.labels.records())
-    found = [decode_chunk(chunk, decoder) for chunk in read_between(labels, 0, starts, ends, counted=False)]
+    sampled = [*read_between(labels, 0, starts, ends, counted=False)]
+    found = [decode_chunk(chunk, decoder) for chunk in sampled]
     read, bad = sum(map(len, found)), sum(len(one.refused) for one in found)
     if not read:
         which = (
@@ -58,6 +59,13 @@ def _joined(
         yield warn(_NAME, f"{', '.join(settings.labels.topics)}: {which}, so no record would get one")
         return
     yield ok(_NAME, f"{read:,} sampled labels decode{f', {bad:,} do not and are refused' if bad else ''}")
+    if (workers := settings.scale.workers) > 1:
+        there = sum(ends[partition] - begin for partition, begin in begins.items())
+        sizes = [len(one) for chunk in sampled for one in (*chunk.keys, *chunk.values) if one is not None]
+        size = rounded_size(sum(sizes) * there // sum(map(len, sampled)))
+        yield ok(
+            _NAME, f"each of {workers} workers reads all labels: {there:,} are there, about {size}, {workers} times"
+        )
     oldest = min(int(one.event_times.min()) for one in found if len(one))
     begin = source.resolve_start(At(max(0, oldest - settings.labels.rules.early_ms)))
     begin = {partition: max(first[partition], offset) for partition, offset in begin.items() if partition in end}

@@ -26,6 +26,8 @@ _MOST_LINES = 10_000
 """The file is written anew when it has so many lines beyond twice those that count."""
 
 
+Jump = tuple[str, int, int]
+"""A partition, the offset at which it ended, and the time up to which it counted as read."""
 Jumped = tuple[Int64s, Int64s]
 """Offsets, ascending, and the time up to which a partition counted as read when it was read up to each."""
 
@@ -51,6 +53,8 @@ class Jumps:
         """Whether none may be added."""
         self._lock = threading.Lock()
         self._found: dict[Partition, dict[int, int]] = {}
+        self._untold: list[Jump] | None = None
+        """Those that the other workers of a group have not heard of; None for a worker alone."""
         self._lines = 0
         if path is not None and path.exists():
             self._read(path)
@@ -59,6 +63,24 @@ class Jumps:
         """Keep the offset at which each partition ended, and when; durable when this returns. Raise OSError."""
         with self._lock:
             self._add(jumps)
+
+    def hear(self, jumps: Iterable[Jump]) -> None:
+        """Take in jumps that another worker keeps on disk."""
+        with self._lock:
+            for name, end, at in jumps:
+                self._take({Partition.parse(name): (end, at)})
+
+    def all(self) -> list[Jump]:
+        """Return all jumps, and count them as told to the other workers."""
+        with self._lock:
+            self._untold = []
+            return [(str(partition), end, at) for partition, of in self._found.items() for end, at in of.items()]
+
+    def untold(self) -> list[Jump]:
+        """Return the jumps that were added since the last that were told to the other workers."""
+        with self._lock:
+            untold, self._untold = self._untold or [], []
+            return untold
 
     def of(self, partition: Partition) -> Jumped:
         """Return the offsets at which a partition has ended, ascending, and the latest time of each and all before."""
@@ -96,6 +118,8 @@ class Jumps:
                 sync_folder(self._path.parent)
             self._lines += len(jumps)
         self._take(jumps)
+        if self._untold is not None:
+            self._untold += [(str(partition), end, at) for partition, (end, at) in jumps.items()]
 
     def _take(self, jumps: Mapping[Partition, tuple[int, int]]) -> None:
         for partition, (end, at) in jumps.items():
@@ -182,6 +206,13 @@ class LabelClocks:
             for partition in quiet:
                 self._jumped[partition] = self._jumps.of(partition)
                 self._at[partition] = max(self._at[partition], at)
+
+    def renew(self) -> None:
+        """Go by jumps that another worker has made; no label behind their offsets is read yet."""
+        with self._lock:
+            for partition, offset in self._positions.items():
+                self._jumped[partition] = self._jumps.of(partition)
+                self._at[partition] = max(self._at[partition], *self._jumped_at(partition, np.array([offset])).tolist())
 
     def at(self) -> Mapping[Partition, int]:
         """Return the clock of each partition."""

@@ -22,6 +22,8 @@ from millrace.pipelines.shaping.labels.rules import Take
 
 UInt32s = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
+Marks = dict[int, tuple[Int64s, Bytes]]
+"""By partition, the offsets of labels that have flags, ascending, and their flags."""
 USED, FITTED, LATE, SKIPPED = 1, 2, 4, 8
 """Flags of a label: a settled record got it; one could have got it; one would have, if it had come in time; a command
 has cut it out of history."""
@@ -127,7 +129,7 @@ class LabelIndex:
         # A label whose clock is further ahead is too late for any record, and is not inserted.
         self._distance = np.int32 if early_ms + within_ms < np.iinfo(np.int32).max else np.int64
         self._lock = threading.Lock()
-        self._restored: dict[int, tuple[Int64s, Bytes]] = {}
+        self._restored: Marks = {}
         self._runs: list[_SortedRun] = []
         self._pending: list[Arrived] = []
         self._filter = np.zeros(_LEAST_BITS // 8, np.uint8)
@@ -178,8 +180,11 @@ class LabelIndex:
             for number, run in enumerate(self._runs):
                 np.bitwise_or.at(run.flags, places[winners & (runs == number)], USED)
 
-    def expire(self, floor: int) -> "Counter[str]":
-        """Let labels before a time go; return what became of them, and of how many."""
+    def expire(self, floor: int, others: Sequence[Marks] = ()) -> "Counter[str]":
+        """Let labels before a time go; return what became of them, and of how many.
+
+        `others` are the flags that these labels have at other workers.
+        """
         counts: Counter[str] = Counter()
         with self._lock:
             self._settle_pending()
@@ -188,6 +193,10 @@ class LabelIndex:
                 if not len(over):
                     continue
                 flags = run.flags[over]
+                for marks in others:
+                    for partition, marked in marks.items():
+                        mine = np.flatnonzero(run.partitions[over] == partition)
+                        flags[mine] |= _looked_up(run.offsets[over[mine]], *marked)
                 used, late = (flags & USED) > 0, (flags & LATE) > 0
                 fitted = (flags & FITTED) > 0
                 counts["skipped"] += int((flags == SKIPPED).sum())
@@ -230,8 +239,8 @@ class LabelIndex:
                         found[partition] = (offset, int(run.times[first] + run.before[first]))
         return found
 
-    def flags(self) -> dict[int, tuple[Int64s, Bytes]]:
-        """Return the offsets of labels of each partition that wait and have flags, ascending, and the flags.
+    def flags(self, before: int | None = None) -> Marks:
+        """Return the flags of labels that wait, or of those of them before a time.
 
         But for those that say what is cut out of history: commands say that, and lift it.
         """
@@ -240,7 +249,8 @@ class LabelIndex:
             self._settle_pending()
             for run in self._runs:
                 flags = run.flags & ~np.uint8(SKIPPED)
-                marked = np.flatnonzero((flags > 0) & (run.times != NEVER))
+                here = (flags > 0) & (run.times != NEVER)
+                marked = np.flatnonzero(here if before is None else here & (run.times < before))
                 for partition in np.unique(run.partitions[marked]).tolist():
                     mine = marked[run.partitions[marked] == partition]
                     parts.setdefault(partition, []).append((run.offsets[mine], flags[mine]))
@@ -305,11 +315,8 @@ class LabelIndex:
         return run.rows(run.hashes.argsort(kind="stable"))
 
     def _flags_of(self, arrived: Arrived) -> Bytes:
-        flags = np.zeros(len(arrived.offsets), np.uint8)
-        offsets, known = self._restored.get(arrived.partition, (None, None))
-        if offsets is not None and known is not None and len(offsets):
-            at = np.minimum(offsets.searchsorted(arrived.offsets), len(offsets) - 1)
-            flags = np.where(offsets[at] == arrived.offsets, known[at], 0).astype(np.uint8)
+        known = self._restored.get(arrived.partition)
+        flags = np.zeros(len(arrived.offsets), np.uint8) if known is None else _looked_up(arrived.offsets, *known)
         if arrived.skipped is not None:
             flags[arrived.skipped] |= SKIPPED
         return flags
@@ -430,6 +437,14 @@ class LabelIndex:
                 most = np.repeat(np.maximum.reduceat(values, firsts, axis=0), ends - firsts, axis=0)
                 winners |= (values == most).reshape(len(records), -1).any(1)
         return winners
+
+
+def _looked_up(wanted: Int64s, offsets: Int64s, flags: Bytes) -> Bytes:
+    """Return the flags of labels by their offsets; 0 for those that have none."""
+    if not len(offsets):
+        return np.zeros(len(wanted), np.uint8)
+    at = np.minimum(offsets.searchsorted(wanted), len(offsets) - 1)
+    return np.where(offsets[at] == wanted, flags[at], 0).astype(np.uint8)
 
 
 def _merged(one: _SortedRun, other: _SortedRun) -> _SortedRun:

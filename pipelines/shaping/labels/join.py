@@ -24,9 +24,9 @@ from millrace.pipelines.shaping.followed_states import FollowedShaper, Taken
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, jumped_at
 from millrace.pipelines.shaping.labels.delays import BUCKETS, buckets_of, quantiles
 from millrace.pipelines.shaping.labels.figures import JoinFigures
-from millrace.pipelines.shaping.labels.index import LabelIndex, UInt32s
+from millrace.pipelines.shaping.labels.index import LabelIndex, Marks, UInt32s
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
-from millrace.pipelines.shaping.labels.label_reader import Begin, LabelReader
+from millrace.pipelines.shaping.labels.label_reader import Begin, LabelReader, Role
 from millrace.pipelines.shaping.labels.rules import NAME, JoinRules
 from millrace.pipelines.shaping.labels.silence import Silence
 from millrace.pipelines.stream.assemble import Shape
@@ -100,8 +100,8 @@ class Connected(NamedTuple):
     reader: LabelReader
     jumps: Jumps
     """Where it is written down that a partition of records counted as read up to a moment."""
-    first: Callable[[Mapping[Partition, int]], Mapping[Partition, tuple[int, int]]]
-    """Returns where to read the labels from when records are read from some offsets on, and nothing is remembered."""
+    first: Callable[[], Mapping[Partition, tuple[int, int]]]
+    """Returns where to read the labels from if nothing is remembered."""
     ends: Callable[[], Ends]
     """Returns where the partitions of records end: of one that is settled up to there only what is new comes."""
 
@@ -131,7 +131,9 @@ class LabelShaper(FollowedShaper[RecordState]):
         self._lock = threading.Lock()
         """No label leaves the index while a record is joined."""
         self._floor = NEVER
-        """Labels before this time may have left the index."""
+        """Labels before this time have left the index."""
+        self._promised = NEVER
+        """Labels before this time may leave it, as no record needs them."""
         self._joined = dict[Partition, int]()
         """Up to where the records of each partition are joined, in this incarnation."""
         self._jumped = dict[Partition, tuple[Int64s, Int64s]]()
@@ -148,9 +150,10 @@ class LabelShaper(FollowedShaper[RecordState]):
         if self._connected is not None:
             if self._begun and self._loaded is None:
                 self._load_labels(*self.saved())
-            begin = self._loaded if self._loaded is not None else Begin(bases=self._connected.first(positions))
+            begin = self._loaded if self._loaded is not None else Begin(bases=self._connected.first())
             with self._lock:
-                self._loaded, self._begun, self._floor = None, True, begin.floor
+                self._loaded, self._begun = None, True
+                self._floor = self._promised = begin.floor
                 self._joined, self._jumped = dict(positions), {}
             self._connected.reader.begin(begin)
         return super().open(incarnation, positions, at_once=at_once)
@@ -207,10 +210,10 @@ class LabelShaper(FollowedShaper[RecordState]):
             self._jumped[partition] = jumps.of(partition)
         before = np.maximum.accumulate(np.append(np.array([state.newest], np.int64), times[:-1]))[: len(times)]
         reached = np.maximum(before, jumped_at(self._jumped[partition], decoded.offsets))
-        gone = np.flatnonzero((times >= reached - early) & (times - early < self._floor))
+        gone = np.flatnonzero((times >= reached - early) & (times - early < self._promised))
         if len(gone) and not jumps.closed:
             try:
-                jumps.add({partition: (int(decoded.offsets[gone[0]]), self._floor + 2 * early)})
+                jumps.add({partition: (int(decoded.offsets[gone[0]]), self._promised + 2 * early)})
             except OSError as error:
                 raise MillraceError(
                     f"records of {partition} are too old for their labels, which cannot be written down: "
@@ -268,14 +271,20 @@ class LabelShaper(FollowedShaper[RecordState]):
     def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
         """Return what is remembered of records, and what became of the labels."""
         arrays, facts = super().saved()
-        if self._connected is None or not (self._begun or self._loaded):
+        if self._connected is None:
             return arrays, facts
+        if not (self._begun or self._loaded):
+            # Number 0 says where the labels of its records begin: later that would be somewhere else.
+            self._load_labels({}, {NAME: _beginning(self._connected.first(), self.silence)})
+        role = self._connected.reader.role
         with self._connected.reader.still() as read:
             if self._loaded or not read.whole:
                 # Nothing is settled before all counted labels are there again, so what was loaded still holds.
                 restored, about = self._restored
-                return {**arrays, **restored}, {**facts, NAME: about}
-            self.expire()
+                # The chief of a group has what was loaded, and what has become of it since.
+                return {**arrays, **(restored if role is not Role.FOLLOWS else {})}, {**facts, NAME: about}
+            if role is Role.ALONE:
+                self.expire()
             flags, numbers = self.index.flags(), self._connected.reader.numbers
             bases, partitions = self.index.bases(), dict[str, Any]()
             for partition, number in numbers.items():
@@ -333,8 +342,32 @@ class LabelShaper(FollowedShaper[RecordState]):
             },
         )
 
+    @property
+    def connected(self) -> Connected | None:
+        """What brings the labels; None if none come."""
+        return self._connected
+
+    @property
+    def floor(self) -> int:
+        """The time before which labels have left the index."""
+        return self._floor
+
     def expire(self) -> None:
         """Let labels go for which no record comes any more."""
+        if (floor := self.reached()) is not None and floor > self._floor:
+            self.let_go(floor)
+
+    def let_go(self, floor: int, others: Sequence[Marks] = ()) -> None:
+        """Let labels before a time go; `others` are the flags that they have at other workers."""
+        with self._lock:
+            self._floor = floor
+            self._expired += self.index.expire(floor, others)
+
+    def reached(self) -> int | None:
+        """Return the time before which no record needs a label any more; None if no records are read here.
+
+        From now on a record that would need one is too old.
+        """
         assert self._connected is not None
         # Both before what is settled is looked at, as that may reach the end meanwhile.
         ends, asked = self._connected.ends()
@@ -342,17 +375,16 @@ class LabelShaper(FollowedShaper[RecordState]):
         with self._lock:
             settled = self._followed.each(lambda state, position: (state.newest, position))
             if not settled:
-                return
+                return None
 
-            def reached(partition: Partition, newest: int, position: int) -> int:
+            def of(partition: Partition, newest: int, position: int) -> int:
                 """Return the time before which nothing comes of a partition, but for what is too old."""
                 at_end = position >= ends.get(partition, position + 1) and position >= self._joined[partition]
                 return max(newest, quiet) if at_end else newest
 
-            floor = min(reached(partition, *one) for partition, one in settled.items()) - 2 * self.rules.early_ms
-            if floor > self._floor:
-                self._floor = floor
-                self._expired += self.index.expire(floor)
+            floor = min(of(partition, *one) for partition, one in settled.items()) - 2 * self.rules.early_ms
+            self._promised = max(self._promised, floor)
+            return floor
 
     def figures(self) -> Reported:
         """Return the account of records and labels."""
@@ -362,12 +394,15 @@ class LabelShaper(FollowedShaper[RecordState]):
         reader = None if self._connected is None else self._connected.reader
         through = NEVER if reader is None else reader.clocks.through()
         now = round(time.time() * 1000)
-        labels = {name: self._expired.get(name, 0) for name in ("used", "duplicate", "late", "unused", "skipped")}
-        if reader is not None:
+        counted = Counter() if reader is None or reader.role is Role.FOLLOWS else self._expired
+        labels = {name: counted.get(name, 0) for name in ("used", "duplicate", "late", "unused", "skipped")}
+        refused = 0
+        if reader is not None and reader.role is not Role.FOLLOWS:
             labels["late"] += reader.late
+            refused = reader.refused
         return JoinFigures(
             records=dict(zip(OUTCOMES, counts.tolist(), strict=True)),
-            labels={**labels, "refused": 0 if reader is None else reader.refused},
+            labels={**labels, "refused": refused},
             delays_s=quantiles(delays),
             waiting=self.index.waiting(),
             bytes=self.index.nbytes(),
@@ -375,6 +410,16 @@ class LabelShaper(FollowedShaper[RecordState]):
             silent_s=0.0 if reader is None else reader.silent_ms / 1000,
             patience_s=self.silence.patience_ms(now) / 1000,
         )
+
+
+def _beginning(bases: Mapping[Partition, tuple[int, int]], silence: Silence) -> dict[str, Any]:
+    """Return what is remembered of labels before any is read."""
+    partitions = {
+        str(partition): {"base": offset, "clock": clock, "position": offset, "fingerprint": None}
+        for partition, (offset, clock) in bases.items()
+    }
+    counts = {"expired": {}, "refused": 0, "late": 0, "waiting": 0}
+    return {"floor": NEVER, **counts, "silence": silence.saved(), "partitions": partitions}
 
 
 def _keys(decoded: Decoded) -> Column:

@@ -6,6 +6,8 @@ then the hand-off fills, which stops the source. Where a partition has no more a
 Kafka for the ends; a partition that has been read up to there counts as read up to that moment. A partition whose end
 cannot be read, as of an open transaction, and one without a leader, are not quiet, so records wait for them.
 
+In a group each worker has a reader. The chief's leads: what it finds at each label holds for all (`group_join.py`).
+
 An error ends the reading, and is raised to those who ask how far it has come.
 """
 
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -79,6 +82,16 @@ class LabelSource(Protocol):
         ...
 
 
+class Role(Enum):
+    """How a reader reads beside others, which read the same partitions in other processes."""
+
+    ALONE = "alone"
+    LEADS = "leads"
+    """It reads first, further ahead, and says how far; it alone counts silent partitions as read."""
+    FOLLOWS = "follows"
+    """It reads no further than the one that leads has said, and goes by what that one found."""
+
+
 class Kept(NamedTuple):
     """What the reader moves."""
 
@@ -128,10 +141,20 @@ class LabelReader:
         source: LabelSource,
         decoder: Decoder,
         kept: Kept,
-        on_turn: Callable[[], None],
+        on_turn: Callable[[], None] | None,
         wall: Callable[[], float] = time.time,
+        role: Role = Role.ALONE,
     ) -> None:
-        """Read by these; the thread calls `on_turn` now and then."""
+        """Read by these; the thread calls `on_turn` now and then, if there is one."""
+        self.role = role
+        # The others hear only now and then how far it is.
+        self._ahead_ms = max(_AHEAD_MS, rules.within_ms) if role is Role.LEADS else _AHEAD_MS
+        self._cuts: dict[Partition, int] = {}
+        """Where one that follows stops, by partition."""
+        self._rest: dict[Partition, Chunk] = {}
+        """What it has fetched beyond that."""
+        self._future: dict[Partition, Int64s] = {}
+        """Offsets of labels whose time was still to come when they were first read, as the others hear of them."""
         self.index, self.clocks, self.silence = kept
         self._source, self._decoder = source, decoder
         self._early_ms, self._usable_ms = rules.early_ms, rules.early_ms + rules.within_ms
@@ -181,6 +204,7 @@ class LabelReader:
             positions = {partition: offset for partition, (offset, _) in begin.bases.items()}
             self._again = {one for one, end in begin.counted.items() if positions[one] < end}
             self._fingerprints, self._unread = dict(begin.fingerprints), None
+            self._cuts, self._rest, self._future = {}, {}, {}
             self._source.begin(self._incarnation, positions, self._handoff, fingerprints=begin.fingerprints)
         if self._thread.ident is None:
             self._thread.start()
@@ -192,10 +216,34 @@ class LabelReader:
         """
         if self._error is not None:
             raise self._error
+        self.want(wanted)
+        return NEVER if self._again else self.clocks.through()
+
+    @property
+    def wanted(self) -> int:
+        """The time up to which labels are asked for."""
+        return self._wanted
+
+    def want(self, wanted: int) -> None:
+        """Ask for all labels up to a time."""
         if wanted > self._wanted:
             self._wanted = wanted
             self._asked.set()
-        return NEVER if self._again else self.clocks.through()
+
+    def from_future(self) -> Mapping[Partition, Int64s]:
+        """Return the labels that one that leads has refused since it was last asked: their time was still to come."""
+        with self._turning:
+            found, self._future = self._future, {}
+        return found
+
+    def follow(self, cuts: Mapping[Partition, int], future: Mapping[Partition, Sequence[int]]) -> None:
+        """Read on up to these offsets, and refuse these labels, as the one that leads did."""
+        with self._turning:
+            for partition, offsets in future.items():
+                self._note_future(partition, np.array(offsets, np.int64))
+            self.clocks.renew()
+            self._cuts = dict(cuts)
+        self._asked.set()
 
     def skip(self, skips: Sequence[SkipRange]) -> None:
         """Cut these ranges of labels out of history, and none other: no record gets them."""
@@ -260,11 +308,11 @@ class LabelReader:
         """Take one chunk. Return whether there was one."""
         if self._handoff is None:
             return False
-        if (now := time.monotonic()) >= self._turn_due:
+        if self._on_turn is not None and (now := time.monotonic()) >= self._turn_due:
             self._turn_due = now + _TURN_S
             self._on_turn()
         try:
-            chunk = self._unread or self._handoff.receive(0.0, self._next)
+            chunk = self._unread or self._received(self._handoff)
             decoded = decode_chunk(chunk, self._decoder)
         except (HandoffEmpty, HandoffClosed, HandoffEnded):
             return False
@@ -277,17 +325,38 @@ class LabelReader:
         self._take(chunk, decoded)
         return True
 
+    def _received(self, handoff: Handoff) -> Chunk:
+        """Return the next chunk; one that follows keeps what goes too far for later."""
+        if (kept := self._next(self._rest)) is not None:
+            chunk = self._rest.pop(kept)
+        else:
+            others = self._rest.keys()
+            chunk = handoff.receive(0.0, lambda heads: self._next({p: heads[p] for p in heads.keys() - others}))
+        if self.role is Role.FOLLOWS and (cut := self._cuts[chunk.partition]) < chunk.end:
+            chunk, self._rest[chunk.partition] = chunk.split(cut)
+        return chunk
+
     def _next(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
         """Choose the partition whose clock is behind the others', unless all are far enough and whole again."""
-        at, until = self.clocks.at(), self._wanted + _AHEAD_MS
+        at, until = self.clocks.at(), self._wanted + self._ahead_ms
         behind = [partition for partition in heads if at[partition] < until or partition in self._again]
+        if self.role is Role.FOLLOWS:
+            behind = [partition for partition in behind if heads[partition].start < self._cuts.get(partition, NEVER)]
         return min(behind, key=at.__getitem__, default=None)
+
+    def _note_future(self, partition: Partition, offsets: Int64s) -> None:
+        before = self._future.get(partition)
+        self._future[partition] = offsets if before is None else np.concatenate([before, offsets])
 
     def _take(self, chunk: Chunk, decoded: Decoded) -> None:
         if chunk.fingerprint is not None:
             self._fingerprints[chunk.partition] = chunk.fingerprint
         counted = self._begin.counted.get(chunk.partition, NEVER)
         ahead = decoded.event_times > round(self._wall() * 1000) + self._early_ms
+        if self.role is Role.FOLLOWS:
+            ahead = np.isin(decoded.offsets, self._future.get(chunk.partition, ()))
+        elif self.role is Role.LEADS and ahead.any():
+            self._note_future(chunk.partition, decoded.offsets[ahead])
         self.refused += sum(one.offset >= counted for one in decoded.refused)
         self.refused += int((ahead & (decoded.offsets >= counted)).sum())
         good = np.flatnonzero(~ahead)
@@ -329,7 +398,7 @@ class LabelReader:
         """Count a partition that has no more as read up to now, where records wait for it."""
         now = time.monotonic()
         at = self.clocks.at()
-        if not at or min(at.values()) >= self._wanted or now < self._ends_due:
+        if self.role is Role.FOLLOWS or not at or min(at.values()) >= self._wanted or now < self._ends_due:
             return
         asked = round(self._wall() * 1000) - _IN_FLIGHT_MS
         if asked < self._wanted:

@@ -51,7 +51,6 @@ def test_the_key_is_read_from_records_and_the_label_is_a_column_of_rows() -> Non
         (lambda one: one["labels"].update(avro={"schema_file": "/a.avsc"}), "this is about format: avro"),
         (lambda one: one["records"].update(label={"clicked": "float32"}), "records.label has 'clicked' too"),
         (lambda one: one["records"]["features"].update(id="int64"), "read the record's field 'id' differently"),
-        (lambda one: one.update(scale={"workers": 2}), "labels work with one worker only"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: Change, complaint: str) -> None:

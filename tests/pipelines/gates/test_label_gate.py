@@ -221,6 +221,16 @@ def test_records_that_are_due_do_not_wait_for_those_behind_them(now: int, wait_f
 
 
 @pytest.mark.row(43)
+def test_the_first_checkpoint_says_where_labels_begin_though_topics_have_grown_since(now: int) -> None:
+    first = Joined(LabelLog())
+    first.reader.stop()
+    new = LabelShaper(first.shaper.rules)
+    new.connect(first.shaper.connected._replace(first=lambda: {CLICKS: (7, NEVER)}))  # type: ignore[union-attr]
+    saved = new.saved()
+    assert Joined(LabelLog([Click(-1, now)] * 9), saved=saved).reader.clocks.positions() == {CLICKS: 7}
+
+
+@pytest.mark.row(43)
 def test_after_a_restart_labels_behind_a_jump_are_counted_once(now: int, wait_for: WaitFor) -> None:
     began, settled = now - 3_600_000, records(now - 3_600_000 + 5)
     # A partition that was quiet at offset 150 goes on, with labels that nobody can use any more.

@@ -15,7 +15,7 @@ from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
-from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader
+from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
 from millrace.pipelines.stream.assemble import Shape
 
 CLICKS = Partition("later", 0)
@@ -120,12 +120,15 @@ def connected(
     decoder: Any,
     jumps: Jumps | None = None,
     ends: Callable[[], Ends] = lambda: UNKNOWN,
+    role: Role = Role.ALONE,
+    wall: Callable[[], float] = time.time,
 ) -> LabelReader:
     """Have the labels of a log come."""
     jumps = jumps or Jumps(None)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
-    reader = LabelReader(shaper.rules, log, decoder, Kept(shaper.index, clocks, shaper.silence), on_turn=shaper.expire)
-    shaper.connect(Connected(reader, jumps, lambda _: {CLICKS: (0, NEVER)}, ends))
+    kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
+    reader = LabelReader(shaper.rules, log, decoder, kept, on_turn, wall, role)
+    shaper.connect(Connected(reader, jumps, lambda: {CLICKS: (0, NEVER)}, ends))
     return reader
 
 
