@@ -12,6 +12,8 @@ from millrace.consumers.rounded import rounded_value
 from millrace.training.telemetry.live_metrics import LOSS, LiveSnapshot
 from millrace.training.telemetry.no_change import NO_CHANGE
 from millrace.training.telemetry.phases import Phase
+from millrace.training.trainer.arrivals.figures import ArrivalFigures
+from millrace.training.trainer.board import Posting
 
 _UNDER_WAY = {
     Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",
@@ -127,7 +129,16 @@ def _behind(observation: Observation) -> str | None:
 
 def _live(observation: Observation) -> list[str]:
     posting = observation.snapshot.posting
-    return [] if posting is None else how_well(posting.live)
+    return [] if posting is None else [*how_well(posting.live), *on_arrival(posting)]
+
+
+def on_arrival(posting: Posting) -> list[str]:
+    """Return a sentence on the same metric of what was predicted when records came; none without a value."""
+    found, name = posting.figures.get(ArrivalFigures.name), headline(posting.live)
+    if not isinstance(found, ArrivalFigures) or name not in found.values:
+        return []
+    records = f"{found.records:,} record{'s' if found.records != 1 else ''}"
+    return [f"Predicted on arrival, before their labels: {rounded_value(found.values[name])} of {records}."]
 
 
 def how_well(live: LiveSnapshot) -> list[str]:
@@ -187,7 +198,7 @@ def ending_of(snapshot: Snapshot) -> str | None:
         parts.append(f"skipped {skipped:,} offsets")
     if counts.filtered:
         parts.append(f"filtered {counts.filtered:,} records by records.where")
-    sentences = [f"{', '.join(parts)}.", *how_well(posting.live)]
+    sentences = [f"{', '.join(parts)}.", *how_well(posting.live), *on_arrival(posting)]
     if posting.last_save is not None:
         sentences.append(f"Checkpoint {posting.last_save.manifest.number} holds all of it.")
     return " ".join(sentences)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from millrace.app.service.kept_sample import rows_of
 from millrace.app.settings import Settings, to_decoder
 from millrace.app.settings.connection import kafka_options
 from millrace.consumers.errors import DataLossError
@@ -12,6 +13,7 @@ from millrace.consumers.kafka.positions import Ago, At, Earliest, Latest, Now, S
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.pipelines.gates.label_gate import LabelGate
+from millrace.pipelines.shaping.labels.arrivals import ArrivalReader
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
 from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
@@ -59,6 +61,21 @@ def connect_labels(
     opened.callback(reader.stop)
     shaper.connect(Connected(reader, jumps, lambda: first_labels(settings, source), ends))
     return LabelGate(shaper.rules, reader)
+
+
+def follow_arrivals(settings: Settings, opened: ExitStack) -> ArrivalReader | None:
+    """Connect to the records' topics once more; return what reads records when they arrive, or None for no score."""
+    share = settings.labels.score_on_arrival
+    if not settings.labels.used or not share:
+        return None
+    source = KafkaSource(kafka_options(settings.kafka))
+    source.start(_CONNECT_S)
+    opened.callback(source.stop, _STOP_S)
+    # On a thread of its own, which may wait for a schema.
+    decoder = to_decoder(settings.records, wait_s=_STOP_S)
+    reader = ArrivalReader(source, decoder, share, lambda decoded: rows_of([decoded], settings)[0])
+    opened.callback(reader.stop)
+    return reader
 
 
 def ends_of(records: KafkaSource) -> Ends:

@@ -81,6 +81,8 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
                 for section, used in shaping.items()
                 if used
                 for name, value in values[section].items()
+                # What only watches changes nothing that is learnt.
+                if (section, name) != ("labels", "score_on_arrival")
             },
             **{f"records.{name}": records[name] for name in _RECORDS},
             **({} if isinstance(form, str) else {"records.format.sha256": model_sha256(form.file)[:12]}),

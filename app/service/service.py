@@ -29,7 +29,7 @@ from millrace.app.service.holding import Holding, NotConnected, SourceView
 from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOptions, StreamStatistics
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
-from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
+from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of, follow_arrivals
 from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.model_setup import (
     build_learner,
@@ -76,6 +76,7 @@ from millrace.training.telemetry.events import EventKind, Events, ReportEvent, S
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.saving import Saving, SavingOptions
@@ -181,6 +182,8 @@ class Service:
         """The way to Kafka; replaced once, when it is connected."""
         self.detectors: Detectors | None = None
         """What watches the model's scores; set by the start if the settings name any."""
+        self.arrivals: ArrivalScore | None = None
+        """What scores records when they arrive; set by the start if the settings ask for it."""
         self.golden: GoldenSet | None = None
         """The records by which checkpoints are judged; set by the start if the settings name any."""
         self.labels: LabelGate | None = None
@@ -278,6 +281,9 @@ class Service:
         self._raise_if_stopped()
         self._connect_labels(Jumps(lease.folder.label_jumps), opened, source)
         live = live_metrics_of(learner, self.settings)
+        arriving = follow_arrivals(self.settings, opened)
+        if arriving is not None:
+            self.arrivals = ArrivalScore(learner, live_metrics_of(learner, self.settings), arriving)
         self.detectors = detectors_of(
             learner, self.settings, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
         )
@@ -286,6 +292,9 @@ class Service:
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
         streams = self._streams(source, dead_letters, learner)
+        if arriving is not None:
+            # Last, when the model is the one that answers from now on.
+            arriving.start()
         trainer = Trainer(
             TrainerParts(
                 learner=learner,
@@ -396,6 +405,7 @@ class Service:
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
                 shapers=self.shapers,
                 detectors=self.detectors,
+                arrivals=self.arrivals,
                 golden=scoring(self.golden),
                 prepare=partial(take_initial_weights, self.settings, learner),
             ),
@@ -445,6 +455,7 @@ class Service:
             board=self.board,
             report_event=self.events.report,
             detectors=self.detectors,
+            arrivals=self.arrivals,
         )
 
     def _trainer_options(self, guard: CrashGuard) -> TrainerOptions:

@@ -197,6 +197,16 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _arrivals_are_rows(self) -> Self:
+        if self.labels.used and self.labels.score_on_arrival and self.windows.used:
+            raise SettingError(
+                "labels",
+                "score_on_arrival: with windows a row is made of several records, which are remembered when they are "
+                "learnt, and not when they arrive; leave it out",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _other_outputs_are_learnt(self) -> Self:
         labels = self.block_schema.labels
         if len(labels) == 1 and labels[0].masked:
@@ -254,6 +264,7 @@ class Settings(Section):
             "training.memory works with one worker only; leave it out": training.memory is not None,
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
+            "labels.score_on_arrival works with one worker only": self.labels.used and self.labels.score_on_arrival,
         }
         for text, applies in problems.items():
             if applies:

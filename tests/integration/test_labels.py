@@ -332,6 +332,46 @@ def test_silence_is_not_taken_for_no_until_a_person_says_so(
     assert labels[:190] == [float(number % 3 == 0 and not 150 <= number < 160) for number in range(190)]
 
 
+def test_what_was_predicted_on_arrival_survives_a_kill(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    impressions, clicks = topic(partitions=2), topic(partitions=2)
+    port = free_port()
+    config = project(
+        tmp_path, broker, impressions, clicks, within="20s", early="1s", on_silence="absent", score_on_arrival=1.0
+    )
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps({**settings, "api": {"listen": f"127.0.0.1:{port}"}}))
+
+    def appear(numbers: range) -> None:
+        produce(impressions, [(number % 2, impression(number, f"i{number}")) for number in numbers])
+        produce(clicks, [(number % 2, click(f"i{number}")) for number in numbers if number % 3 == 0])
+
+    def scored(service: Service) -> dict[str, Any]:
+        found: dict[str, Any] = (service.ask("/status")[1].get("training") or {}).get("on_arrival") or {}
+        return found
+
+    with running(config, port) as service:
+        wait_for(lambda: service.ask("/readyz")[0] == 200, timeout=60)
+        appear(range(100))
+        wait_for(lambda: scored(service).get("waiting") == 100, timeout=15)
+        assert service.joined()["labelled"] == 0
+        millrace("checkpoints", "save", "--url", service.url)
+        service.process.kill()
+        service.process.wait(60)
+    # What comes while the trainer is away is predicted by nobody.
+    appear(range(100, 130))
+    with running(config, port) as service:
+        wait_for(lambda: sum(service.joined().values()) == 130, timeout=90)
+        found = scored(service)
+        assert (found["scored"], found["missed"], found["waiting"]) == (100, 30, 0)
+        assert 0 <= found["values"]["accuracy"] <= 1
+        assert "Predicted on arrival" in millrace("status", "--url", service.url, "--once")
+    times, labels = learnt(tmp_path)
+    assert times[:130] == [1] * 130
+    assert labels[:130] == [float(number % 3 == 0) for number in range(130)]
+
+
 def test_init_finds_the_key_the_label_and_how_late_it_comes(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.arrivals import ArrivalReader
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows, Span
 from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from millrace.training.checkpoints.policies import Never, SavePolicy
@@ -26,6 +27,7 @@ from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.golden.golden_records import GoldenRecords
 from millrace.training.model.golden.golden_set import GoldenSet, scoring
 from millrace.training.model.hyperparameters import HyperparameterOptions
+from millrace.training.model.learner import Learner
 from millrace.training.recovery.crash_guard import InFlight, leave_no_record
 from millrace.training.recovery.step_errors import StepErrorOptions
 from millrace.training.stream import Hold, NoHold, StreamEnded, StreamStart
@@ -33,6 +35,7 @@ from millrace.training.telemetry.events import Events
 from millrace.training.telemetry.live_metrics import LiveMetrics, choose_watched
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.metric_guesses import plan_of
@@ -71,6 +74,10 @@ class Topic:
         with self.changed:
             self.ended = True
             self.changed.notify_all()
+
+    def label(self, partition: Partition, offset: int) -> float:
+        """Return the label of one record."""
+        return float(np.nan_to_num(self.x(partition, offset)).sum() > 0)
 
     def x(self, partition: Partition, offset: int) -> npt.NDArray[np.float32]:
         """Return the features of one record."""
@@ -181,12 +188,24 @@ def delivery(
     indices = np.where(here, [table.index(partition) for partition, _ in filled], -1).reshape(batches, BATCH)
     tensors = Rows(
         features={"x": tf.constant(x)},
-        labels=tf.constant((np.nan_to_num(x).sum(axis=2) > 0).astype(np.float32)),
+        labels=tf.constant(np.array([topic.label(*row) for row in filled], np.float32).reshape(batches, BATCH)),
         weights=tf.constant(here.astype(np.float32).reshape(batches, BATCH)),
         offsets=tf.constant(offsets, tf.int64),
         partitions=tf.constant(indices, tf.int32),
     )
     return Delivery(tensors, facts)
+
+
+def live_of(learner: Learner, clock: Callable[[], float] = time.monotonic) -> LiveMetrics:
+    """Return empty live metrics of a model."""
+    return LiveMetrics(
+        window_s=3600.0,
+        scored="before_update",
+        results=learner.call.metrics.results,
+        plan=plan_of(learner.model, learner.call.metrics),
+        clock=clock,
+        watch=choose_watched(learner.call.metrics.directions),
+    )
 
 
 @dataclass
@@ -221,6 +240,7 @@ class RigOptions:
     detectors: Mapping[str, str] = field(default_factory=dict)
     pause_on_mark: bool = False
     golden: GoldenRecords | None = None
+    arrivals: ArrivalReader | None = None
 
 
 class Run:
@@ -240,14 +260,10 @@ class Run:
         self.store = CheckpointStore(Folder(root / "clicks"), self._lease, store_options)
         self.learner = POOL.lend(options.build, options_of(passes=options.passes))
         self.golden = None if options.golden is None else GoldenSet(self.learner, options.golden)
-        self.live = LiveMetrics(
-            window_s=3600.0,
-            scored="before_update",
-            results=self.learner.call.metrics.results,
-            plan=plan_of(self.learner.model, self.learner.call.metrics),
-            clock=options.clock,
-            watch=choose_watched(self.learner.call.metrics.directions),
-        )
+        self.live = live_of(self.learner, options.clock)
+        self.arrivals = None
+        if options.arrivals is not None:
+            self.arrivals = ArrivalScore(self.learner, live_of(self.learner, options.clock), options.arrivals)
         results = self.learner.call.metrics.results_or_nan
         self.detectors = (
             Detectors(options.detectors, results, self.events.report, self._pause if options.pause_on_mark else None)
@@ -267,6 +283,7 @@ class Run:
                 clock=options.clock,
                 report_event=self.events.report,
                 detectors=self.detectors,
+                arrivals=self.arrivals,
                 golden=scoring(self.golden),
                 prepare=lambda: options.prepare(self.learner),
             ),
@@ -298,6 +315,7 @@ class Run:
             board=self.board,
             report_event=self.events.report,
             detectors=self.detectors,
+            arrivals=self.arrivals,
         )
         options = TrainerOptions(
             clock=self.options.clock,

@@ -225,8 +225,8 @@ class Learner:
 
     def rows_of(self, probe: Probe, present: Mask | None = None) -> Rows:
         """Make a block of one batch from a probe; `present` says which rows are present, None that all are."""
-        size = self.options.batch_size
-        here = np.ones(size, np.bool_) if present is None else present
+        here = np.ones(self.options.batch_size, np.bool_) if present is None else present
+        size = len(here)
         features, labels, tensor_weights = flat_preprocess(
             self._traced_preprocess,
             {name: tf.constant(column) for name, column in probe.features.items()},

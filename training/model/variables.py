@@ -9,7 +9,8 @@ the same code gives the same keys in any process, after any number of models.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -120,6 +121,18 @@ def copies(variable: Any) -> tuple[Any, ...]:
     """Return the TensorFlow variables behind one Keras variable, one a replica."""
     value = backing(variable)
     return tuple(getattr(value, "values", (value,)))
+
+
+@contextmanager
+def unmoved(model: Any) -> Iterator[None]:
+    """Put back what the model moves by itself meanwhile, as the seeds of layers that always draw."""
+    # By the copies: to assign what is reduced on read would change each replica's portion.
+    kept = [(copy, copy.read_value()) for one in model.non_trainable_variables for copy in copies(one)]
+    try:
+        yield
+    finally:
+        for copy, value in kept:
+            copy.assign(value)
 
 
 def backing(variable: Any) -> Any:

@@ -16,6 +16,7 @@ from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phases
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.saving import Saving
 
@@ -51,6 +52,8 @@ class TrainerReports:
     """Called for each record that decodes and still cannot be learnt; never waits."""
     detectors: Detectors | None = None
     """What watches the scores of each call; None for nothing."""
+    arrivals: ArrivalScore | None = None
+    """Predicts records when they arrive, and scores them when they are learnt; None for no score on arrival."""
     board: Board = field(default_factory=Board)
     report_event: ReportEvent = ignore_event
 

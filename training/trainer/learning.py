@@ -191,6 +191,7 @@ class Learning:
         facts = delivery.facts
         began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
+        pieces: Sequence[Piece] = ()
         searched, scored = False, list[Sums]()
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
@@ -209,16 +210,19 @@ class Learning:
                 )
             self.sizes.called(facts.batches, self._clock() - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
-            scored = [sums_of(piece, self._reports.live.plan, self.learner.batch_size) for piece in learnt.pieces]
+            pieces = learnt.pieces
+            scored = [sums_of(piece, self._reports.live.plan, self.learner.batch_size) for piece in pieces]
             if scored:
                 # Of all pieces at once: a shuffle has dealt the records of a partition to several.
-                scored[-1].repeats = repeats_of(learnt.pieces, facts, self._reports.live)
+                scored[-1].repeats = repeats_of(pieces, facts, self._reports.live)
             for sums in scored:
                 self._score(sums)
         for partition, offset in facts.unplaced:
             self._reports.on_refused(partition, offset, Reason.CLASS_LIMIT)
             counts = refused.setdefault(partition, {})
             counts[Reason.CLASS_LIMIT] = counts.get(Reason.CLASS_LIMIT, 0) + 1
+        if (arrivals := self._reports.arrivals) is not None:
+            arrivals.settled([(piece.rows, _learnt(piece)) for piece in pieces], facts)
         failpoint("call.after")
         self.ledger.settle(facts, refused)  # (7)
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
@@ -235,6 +239,11 @@ class Learning:
         freshness = self._options.wall() - self._options.due_after_s - facts.oldest_ms / 1000 if facts.rows else None
         settled_offsets = sum(span.end - span.start for span in facts.spans)
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness, settled_offsets)
+
+    def predict_arrivals(self) -> None:
+        """Predict the records that have arrived, if these are scored."""
+        if self._reports.arrivals is not None:
+            self._reports.arrivals.predict(self._clock())
 
     def post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""

@@ -32,6 +32,7 @@ from millrace.training.stream import BlockStream
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.trainer.arrivals.arrival_score import NAME as ARRIVALS
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
 from millrace.training.trainer.learning import Learning, LearningParts
 from millrace.training.trainer.save_figures import SaveFigures
@@ -127,8 +128,9 @@ class Relearning:
             if sha == segment.files.get(name)
         }
         # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
-        # What became of labels hangs on how far ahead they had been read.
-        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in {DETECTORS, LABELS}}
+        # What became of labels hangs on how far ahead they had been read, and predictions on when records arrived.
+        others = {DETECTORS, LABELS, ARRIVALS}
+        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in others}
         expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.
         return Relearnt(differing=tuple(n for n in sorted(expected) if found.get(n) != expected[n]), parts=parts)

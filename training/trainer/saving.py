@@ -41,6 +41,7 @@ from millrace.training.model.learner import Learner
 from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.trainer import announcements
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.save_figures import LastSave, SaveFigures
 from millrace.training.trainer.state import TrainerState, release
 
@@ -64,6 +65,8 @@ class SavingOptions:
     """What is remembered of the records by what makes rows of them."""
     detectors: Detectors | None = None
     """What watches the scores; None for nothing."""
+    arrivals: ArrivalScore | None = None
+    """What scores records when they arrive; None for nothing."""
     golden: Callable[[], GoldenScores | None] = lambda: None
     """Scores the golden set with the state of which a copy was just taken, and leaves that as it is."""
     prepare: Callable[[], Mapping[str, Any]] = dict
@@ -97,7 +100,9 @@ class Saving(SaveFigures):
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
         super().__init__(
-            TrainerState(learner, ledger, live, options.hyperparameters, options.shapers, options.detectors),
+            TrainerState(
+                learner, ledger, live, options.hyperparameters, options.shapers, options.detectors, options.arrivals
+            ),
             options.recorder,
         )
         self._under_way: _UnderWay | None = None

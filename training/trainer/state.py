@@ -25,6 +25,8 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.variables import VariablesPart
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.no_change import NAME as NO_CHANGE
+from millrace.training.trainer.arrivals.arrival_score import NAME as ARRIVALS
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 
 
 @dataclass(slots=True)
@@ -82,15 +84,16 @@ class TrainerState:
         hyperparameters: HyperparameterOptions,
         shapers: Sequence[Shaper] = (),
         detectors: Detectors | None = None,
+        arrivals: ArrivalScore | None = None,
     ) -> None:
-        self._learner, self._ledger, self._live = learner, ledger, live
+        self._learner, self._ledger, self._live, self._arrivals = learner, ledger, live, arrivals
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
         self.shapers = shapers
         """What is remembered by what makes rows of the records."""
-        watching: tuple[Part, ...] = () if detectors is None else (detectors,)
+        watching: tuple[Part, ...] = tuple(one for one in (detectors, arrivals) if one is not None)
         if live.plan.repeats:
             watching = (*watching, live.last_labels)
         self._parts = (*parts, *map(ShaperPart, shapers), *watching)
@@ -119,6 +122,8 @@ class TrainerState:
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
         self._live.last_labels.forget(partition)
+        if self._arrivals is not None:
+            self._arrivals.forget(partition)
         for states in self.shapers:
             states.forget(partition)
 
@@ -130,7 +135,16 @@ class TrainerState:
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
         # A checkpoint from before something was shaped, or watched, remembers nothing for it.
-        shaped = {SCALE, SHAPING, RESERVOIR, RECENT, DETECTORS, NO_CHANGE, *(states.name for states in self.shapers)}
+        shaped = {
+            SCALE,
+            SHAPING,
+            RESERVOIR,
+            RECENT,
+            DETECTORS,
+            NO_CHANGE,
+            ARRIVALS,
+            *(states.name for states in self.shapers),
+        }
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:

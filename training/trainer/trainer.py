@@ -4,7 +4,7 @@ Owns the learner, the ledger and the parts of a checkpoint while it runs, on the
 
 1. Obey the commands that wait. A stop ends the iteration here, so that no further block is begun.
 2. Begin a save if one is due: between two calls, weights and ledger agree on what was learnt.
-3. Post the figures to the board, at most once a second.
+3. Predict the records that have arrived, if these are scored; post the figures to the board, at most once a second.
 4. Rest instead of learning while the trainer is paused, held (a flood of bad records, no topic for dead letters), or
    blocked by dead letters that wait to be sent.
 5. Take the next block; wait for one no longer than a tick of the stream, so that commands are obeyed on an idle topic.
@@ -160,6 +160,7 @@ class Trainer(TrainerThread):
         self._learning.profiling.look()
         if (reason := self._saving.due()) is not None:  # (2)
             self._save(reason)
+        self._learning.predict_arrivals()
         self._learning.post()  # (3)
         why = self._parts.hold.reason if self._paused is None else self._paused
         if why is not None or self._parts.blocked():  # (4)

@@ -72,6 +72,15 @@ class LabelOptions(ShapingSection):
         "learning waits. absent: that there are no labels.",
     )
 
+    score_on_arrival: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="The share of the records that is also predicted when it arrives, and scored when its label has "
+        "come: how well the model does before it knows what came later. The topics of records are then read twice. 0: "
+        "none.",
+        examples=[0.01],
+    )
     max_bytes: Size = Field(
         2**29,
         ge=2**20,

@@ -51,6 +51,18 @@ def test_the_key_is_read_from_records_and_the_label_is_a_column_of_rows() -> Non
         (lambda one: one["labels"].update(avro={"schema_file": "/a.avsc"}), "this is about format: avro"),
         (lambda one: one["records"].update(label={"clicked": "float32"}), "records.label has 'clicked' too"),
         (lambda one: one["records"]["features"].update(id="int64"), "read the record's field 'id' differently"),
+        (
+            lambda one: (
+                one["labels"].update(score_on_arrival=0.01)
+                or one["records"]["features"].update(user="string")
+                or one.update(windows={"by": "user", "length": 3})
+            ),
+            "score_on_arrival: with windows a row is made of several records",
+        ),
+        (
+            lambda one: one["labels"].update(score_on_arrival=0.01) or one.update(scale={"workers": 2}),
+            "labels.score_on_arrival works with one worker only",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(change: Change, complaint: str) -> None:

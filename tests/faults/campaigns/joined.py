@@ -24,9 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.arrivals import in_sample, salt_of
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.ledger.offset_checksum import Evidence
@@ -67,6 +71,8 @@ BEFORE, A_KILL = 10_000, 3_000
 """Records of each partition: to begin with, and for each kill."""
 AGO_MS = 6 * 3_600_000
 CLICKED = 0.1
+_SCORED = 0.25
+"""The share of the records that is scored on arrival; all of them came before the run, so none has a prediction."""
 _ABSENT = 0.0
 TAKES = ("first", "last", "max", "sum", "count")
 _QUIET = 0
@@ -182,7 +188,9 @@ def compare(
     create_topic(bootstrap, topics.labels, traffic.label_partitions)
     given = sections(topics, figures.take, masked=masked)
     whole = Project(folder / "whole", topics, checkpoints={"every": "150 steps"}, **given)  # type: ignore[arg-type]
-    killed = Project(folder / "killed", topics, checkpoints={"every": "7 steps"}, **given)  # type: ignore[arg-type]
+    # Nothing that is learnt depends on a score on arrival, so only one of both has it.
+    scored = {**given, "labels": {**given["labels"], "score_on_arrival": _SCORED}}
+    killed = Project(folder / "killed", topics, checkpoints={"every": "7 steps"}, **scored)  # type: ignore[arg-type]
     before = some_jumps(topics, all_of_it, random)
     append_jumps(killed.folder, topics, before)
     ends = []
@@ -280,6 +288,17 @@ def _compare_ends(figures: JoinedFigures, topics: Topics, whole: Folder, killed:
     figures.same_evidence = one.manifest.step == two.manifest.step and one.ledger == two.ledger
     compare_with_plain_join(figures, topics, whole, killed)
     figures.max_weight_difference = difference(one, two)
+    table = next(value for key, value in two.arrays.items() if key.endswith("labels/table"))
+    learnt = (np.flatnonzero(table[number][:, 0]) for number in range(topics.traffic.partitions))
+    arrivals = Shelf(killed).part(two.number, "arrivals").facts
+    found = Counter(missed=arrivals["missed"], scored=arrivals["sums"]["records"])
+    figures.note(found, Counter(missed=sum(sampled(topics.name, *one) for one in enumerate(learnt))))
+
+
+def sampled(topic: str, number: int, offsets: npt.NDArray[np.int64]) -> int:
+    """Return how many of these records of a partition are in the sample that is scored on arrival."""
+    salts = np.full(len(offsets), salt_of(Partition(topic, number)))
+    return int(in_sample(salts, offsets, _SCORED).sum())
 
 
 def compare_with_plain_join(figures: JoinedFigures, topics: Topics, *folders: Folder) -> None:

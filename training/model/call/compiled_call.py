@@ -265,7 +265,7 @@ class TrainingCall:
 
     def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: Shaping) -> tuple[Any, Any, Any]:
         """Return the rows as the model learns them."""
-        x, y, w = self.shaping.learnt(mine, shaping, self._own)
+        x, y, w = self.shaping.learnt(mine, shaping, self.own_rows)
         self._added_losses.open(w)
         return as_the_model_takes_it(self.model, x, y, w)
 
@@ -288,7 +288,7 @@ class TrainingCall:
 
     def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows, and their offsets."""
-        mine = self._own(weights.shape[0])
+        mine = self.own_rows(weights.shape[0])
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
@@ -302,7 +302,7 @@ class TrainingCall:
         """The number of replicas of this process."""
         return len(self.strategy.extended.worker_devices)
 
-    def _own(self, size: int) -> slice:
+    def own_rows(self, size: int) -> slice:
         """Return which of a batch's rows are the replica's."""
         context, here = tf.distribute.get_replica_context(), self._here
         replica = context.replica_id_in_sync_group

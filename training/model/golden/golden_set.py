@@ -24,7 +24,7 @@ from millrace.training.model.call.evaluation import Evaluation
 from millrace.training.model.golden.figures import GoldenFigures
 from millrace.training.model.golden.golden_records import GoldenRecords
 from millrace.training.model.learner import Learner
-from millrace.training.model.variables import copies
+from millrace.training.model.variables import unmoved
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +74,8 @@ class GoldenSet:
         return self._figures
 
     def _scored(self) -> dict[str, float]:
-        # By the copies: to assign what is reduced on read would change each replica's portion.
-        kept = [
-            (copy, copy.read_value()) for one in self._learner.model.non_trainable_variables for copy in copies(one)
-        ]
-        try:
+        with unmoved(self._learner.model):
             totals = self._evaluation([self._block])
-        finally:
-            for copy, value in kept:
-                copy.assign(value)
         metrics = self._learner.call.metrics
         shown, loss = metrics.shown(), {"loss": totals.mean_loss} if self._evaluation.has_loss else {}
         # What the model's own step counts is not counted by its outputs alone.
