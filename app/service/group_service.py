@@ -111,9 +111,10 @@ class GroupService(Service):
         learner = build_learner(self.settings, (lambda: shared,), group.strategy)
         prove(learner, self.settings)
         live = live_metrics_of(learner, self.settings)
-        leads = Role.FOLLOWS if lease is None else Role.LEADS
+        role = Role.FOLLOWS if lease is None else Role.LEADS
+        role = Role.OWN if self.settings.labels.co_partitioned else role
         # Only the chief has a disk: what the others find is on it before the next checkpoint.
-        self._connect_labels(Jumps(None if lease is None else lease.folder.label_jumps), opened, source, leads)
+        self._connect_labels(Jumps(None if lease is None else lease.folder.label_jumps), opened, source, role)
         saving, guard = None, CrashGuard()
         if lease is not None:
             saving, guard = self._restore(lease, source, dead_letters, learner, live)
@@ -201,7 +202,7 @@ class GroupService(Service):
                     live=live,
                     progress=figures.progress,
                     shapers=self.shapers,
-                    join=GroupJoin.of(self.shapers),
+                    join=GroupJoin.of(self.shapers, is_chief=self.membership.is_chief),
                 ),
                 figures=figures,
                 saving=saving,

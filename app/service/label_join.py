@@ -1,14 +1,14 @@
 """The wiring of labels that come later: a source of their own, their reader, and the gate that records wait at."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.settings import Settings, to_decoder
 from millrace.app.settings.connection import kafka_options
-from millrace.consumers.errors import DataLossError
+from millrace.consumers.errors import ConfigError, DataLossError
 from millrace.consumers.kafka.positions import Ago, At, Earliest, Latest, Now, Start, Until
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
@@ -36,10 +36,11 @@ def connect_labels(
     opened: ExitStack,
     ends: Callable[[], Ends],
     role: Role = Role.ALONE,
+    of_records: Collection[Partition] = (),
 ) -> LabelGate | None:
     """Connect to the topics of labels; return what records wait at, or None if they hold their labels themselves.
 
-    `ends` returns where the partitions of records end, as far as that is known.
+    `ends` returns where the partitions of records end, as far as that is known; `of_records` are these partitions.
     """
     shaper = next((one for one in shapers if isinstance(one, LabelShaper)), None)
     if shaper is None:
@@ -50,10 +51,13 @@ def connect_labels(
         out_of_range="fail",
         on_recreated="fail",
         freeze_partitions=True,
+        only_given=role is Role.OWN,
     )
     source = KafkaSource(options)
     source.start(_CONNECT_S)
     opened.callback(source.stop, _STOP_S)
+    if role is Role.OWN:
+        _require_as_many(settings.labels.topics, source.partitions(), of_records)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
     decoder = to_decoder(settings.labels.records(), wait_s=0.0)
     kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
@@ -76,6 +80,17 @@ def follow_arrivals(settings: Settings, opened: ExitStack) -> ArrivalReader | No
     reader = ArrivalReader(source, decoder, share, lambda decoded: rows_of([decoded], settings)[0])
     opened.callback(reader.stop)
     return reader
+
+
+def _require_as_many(topics: Sequence[str], labels: Collection[Partition], records: Collection[Partition]) -> None:
+    """Raise ConfigError unless each topic of labels has the partitions that the one of the records has."""
+    wanted = {partition.number for partition in records}
+    for topic in topics:
+        if (found := {partition.number for partition in labels if partition.topic == topic}) != wanted:
+            raise ConfigError(
+                f"labels.co_partitioned: {topic} has {len(found)} partitions, and the topic of the records has "
+                f"{len(wanted)}; set it to false"
+            )
 
 
 def ends_of(records: KafkaSource) -> Ends:

@@ -370,7 +370,8 @@ class Service:
 
     def _connect_labels(self, jumps: Jumps, opened: ExitStack, source: KafkaSource, role: Role = Role.ALONE) -> None:
         """Connect to the topics of labels that come later, if the settings name any."""
-        self.labels = connect_labels(self.settings, self.shapers, jumps, opened, partial(ends_of, source), role)
+        ends, of_records = partial(ends_of, source), source.partitions()
+        self.labels = connect_labels(self.settings, self.shapers, jumps, opened, ends, role, of_records)
         if self.labels is not None:
             self.holding.gates = (*self.holding.gates, self.labels)
 

@@ -265,6 +265,8 @@ class Settings(Section):
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
             "labels.score_on_arrival works with one worker only": self.labels.used and self.labels.score_on_arrival,
+            "labels.co_partitioned works with one topic of records only": self.labels.co_partitioned
+            and len(self.kafka.topics) != 1,
         }
         for text, applies in problems.items():
             if applies:

@@ -37,12 +37,13 @@ def test_labels_that_come_later_are_joined_once_through_kills(
 
 
 @pytest.mark.row(31)
+@pytest.mark.parametrize("co_partitioned", [False, True])
 def test_a_group_joins_labels_that_come_later_once_through_kills(
-    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    broker: str, tmp_path: Path, record_property: Callable[[str, object], None], co_partitioned: bool
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = group_joined.wage(broker, tmp_path, kills=KILLS, seed=seed)
+    figures = group_joined.wage(broker, tmp_path, kills=KILLS, seed=seed, co_partitioned=co_partitioned)
     record_property("group_joined", figures.summary())
     print(json.dumps(figures.summary(), indent=1))  # noqa: T201 - what a failure is found by
     assert figures.kills >= KILLS

@@ -141,6 +141,11 @@ def test_each_record_learns_what_came_for_its_key_in_time(
         group.setenv("MILLRACE_SCALE__WORKERS", "2")
         group.setenv("MILLRACE_SCALE__INDEX", "0")
         said = millrace("validate", "-c", str(config))
+        # Here the two lie in partitions of the same number only now and then.
+        group.setenv("MILLRACE_LABELS__CO_PARTITIONED", "true")
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            millrace("validate", "-c", str(config))
+    assert "sampled records have their label in a partition of another number" in refused.value.stdout
     assert "677 sampled labels decode" in said
     assert "each of 2 workers reads all labels: 677 are there, about 28.8 kB, 2 times" in said
     assert "42.9% of 1,000 sampled records have a label" in said

@@ -33,6 +33,8 @@ class Flag(IntFlag):
     """Its stream has to be opened anew: a topic was created again, or `preprocess` raised."""
     LET_PASS = 64
     """The chief was asked to resume: every member lets pass what it holds."""
+    ASSUME_ABSENT = 128
+    """It was told that labels which do not come are none."""
 
 
 class Order(IntEnum):

@@ -265,6 +265,7 @@ class GroupTrainer(TrainerThread):
             Flag.PAUSED: self._membership.is_chief and self.requests.paused is not None,
             Flag.REOPEN: own.has_to_reopen,
             Flag.LET_PASS: self.requests.lets_pass,
+            Flag.ASSUME_ABSENT: self.requests.assumes_absent,
         }.items():
             flags |= flag if holds else Flag.NONE
         rows = self._exchange.rows(

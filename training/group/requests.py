@@ -59,8 +59,8 @@ class Requests:
         """Why the chief has paused the group; None while it learns."""
         self.lets_pass = False
         """Whether the members have still to hear that the chief was asked to resume."""
-        self._assumes_absent = False
-        """Whether it was told that labels which do not come are none; the chief alone judges that."""
+        self.assumes_absent = False
+        """Whether they have still to hear that labels which do not come are none."""
 
     def take(self) -> None:
         """Obey the commands that wait, up to one that concerns all members."""
@@ -74,9 +74,9 @@ class Requests:
 
     def heard(self, words: Sequence[Word]) -> None:
         """Let pass what is held, if the chief has said that it was asked to resume."""
-        self.lets_pass = False
+        self.lets_pass = self.assumes_absent = False
         if Flag.LET_PASS in words[CHIEF].flags:
-            self._parts.hold.let_pass(assume_absent=self._assumes_absent)
+            self._parts.hold.let_pass(assume_absent=Flag.ASSUME_ABSENT in words[CHIEF].flags)
 
     def why_resting(self, words: Sequence[Word]) -> str | None:
         """Return why the group is paused; None where it only waits for dead letters of this member to be sent."""
@@ -149,7 +149,7 @@ class Requests:
                 command.answer.set_result(None)
             case Resume():
                 self.paused = None
-                self.lets_pass, self._assumes_absent = True, command.assume_absent
+                self.lets_pass, self.assumes_absent = True, command.assume_absent
                 self._parts.release_guard()
                 announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)

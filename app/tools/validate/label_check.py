@@ -59,7 +59,7 @@ def _joined(
         yield warn(_NAME, f"{', '.join(settings.labels.topics)}: {which}, so no record would get one")
         return
     yield ok(_NAME, f"{read:,} sampled labels decode{f', {bad:,} do not and are refused' if bad else ''}")
-    if (workers := settings.scale.workers) > 1:
+    if (workers := settings.scale.workers) > 1 and not settings.labels.co_partitioned:
         there = sum(ends[partition] - begin for partition, begin in begins.items())
         sizes = [len(one) for chunk in sampled for one in (*chunk.keys, *chunk.values) if one is not None]
         size = rounded_size(sum(sizes) * there // sum(map(len, sampled)))
@@ -73,6 +73,20 @@ def _joined(
     chunks = read_between(source, 0, begin, until, counted=False)
     records = [decode_chunk(chunk, to_decoder(settings.records)) for chunk in islice(chunks, _RECORDS)]
     yield _met(settings, records, found)
+    if settings.labels.co_partitioned:
+        yield _lie_together(records, found)
+
+
+def _lie_together(records: list[Decoded], labels: list[Decoded]) -> CheckResult:
+    """Say whether labels lie in the partitions of their records."""
+    places = {(key, one.partition.number) for one in labels for key in one.features[KEY].tolist()}
+    labelled = {key for key, _ in places}
+    met = [(key, one.partition.number) for one in records for key in _keys(one).tolist() if key in labelled]
+    apart = sum(place not in places for place in met)
+    if apart:
+        why = f"{apart:,} of {len(met):,} sampled records have their label in a partition of another number"
+        return fail(_NAME, MillraceError(f"labels.co_partitioned: {why}; set it to false"))
+    return ok(_NAME, f"the labels of {len(met):,} sampled records lie in partitions of the same number")
 
 
 def _met(settings: Settings, records: list[Decoded], labels: list[Decoded]) -> CheckResult:
@@ -107,8 +121,13 @@ def _met(settings: Settings, records: list[Decoded], labels: list[Decoded]) -> C
 
 
 def _delays(records: Decoded, times: dict[object, int]) -> Int64s:
-    keys: Column = records.keys if records.keys is not None else np.empty(0, object)
     found = [
-        times[key] - at for key, at in zip(keys.tolist(), records.event_times.tolist(), strict=True) if key in times
+        times[key] - at
+        for key, at in zip(_keys(records).tolist(), records.event_times.tolist(), strict=True)
+        if key in times
     ]
     return np.array(found, np.int64)
+
+
+def _keys(records: Decoded) -> Column:
+    return records.keys if records.keys is not None else np.empty(0, object)

@@ -9,12 +9,16 @@ that far, and the jumps of their records, which the chief keeps on disk before t
 The chief has the account of the labels. A label leaves when no record of any worker needs it: then the flags that it
 has at the others come to the chief, which counts it once. A checkpoint holds the chief's account, and the flags of all.
 
+Where labels lie in the partitions of their records (`labels.co_partitioned`), each worker reads those of its partitions
+alone, and nobody leads. Each counts its labels, beside what the chief has counted before; a checkpoint holds the sum.
+
 Runs on the trainer's thread, at all workers in the same sequence.
 """
 
 import io
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -53,17 +57,17 @@ class Workers(Protocol):
 class GroupJoin:
     """The join of one worker."""
 
-    def __init__(self, shaper: LabelShaper, connected: Connected) -> None:
-        self.shaper = shaper
+    def __init__(self, shaper: LabelShaper, connected: Connected, *, is_chief: bool) -> None:
+        self.shaper, self._is_chief = shaper, is_chief
         self._reader, self._jumps = connected.reader, connected.jumps
-        self._leads = connected.reader.role is Role.LEADS
+        self._own = connected.reader.role is Role.OWN
         self._due = self._let_go_due = 0.0
 
     @classmethod
-    def of(cls, shapers: Sequence[Shaper]) -> "GroupJoin | None":
+    def of(cls, shapers: Sequence[Shaper], *, is_chief: bool) -> "GroupJoin | None":
         """Return the join of these shapers; None if there is none."""
         joins = (one for one in shapers if isinstance(one, LabelShaper))
-        return next((cls(one, one.connected) for one in joins if one.connected is not None), None)
+        return next((cls(one, one.connected, is_chief=is_chief) for one in joins if one.connected is not None), None)
 
     @property
     def due(self) -> bool:
@@ -73,39 +77,49 @@ class GroupJoin:
     def begin(self, workers: Workers) -> None:
         """Take over the chief's jumps, before the streams of an incarnation are opened."""
         mine = self._jumps.all()
-        chiefs = json.loads(workers.gather(json.dumps(mine if self._leads else []).encode())[_CHIEF])
-        if not self._leads:
+        chiefs = json.loads(workers.gather(json.dumps(mine if self._is_chief else []).encode())[_CHIEF])
+        if not self._is_chief:
             self._jumps.hear(chiefs)
+            if self._own:
+                self.shaper.count_anew()
 
     def meet(self, workers: Workers) -> None:
         """Tell the others how far this worker is, hear how far they are, and let labels go that nobody needs."""
         now = time.monotonic()
-        mine: dict[str, Any] = {"wanted": self._reader.wanted, "floor": self.shaper.reached()}
-        if self._leads:
+        mine: dict[str, Any] = {
+            "wanted": self._reader.wanted,
+            "floor": self.shaper.reached(),
+            # What was counted before, and is not there again, is not let go.
+            "lets_go": self._reader.whole and (not self._is_chief or now >= self._let_go_due),
+        }
+        if self._is_chief:
             # The positions first: what was found before them is told with them.
             mine["cuts"] = {str(partition): offset for partition, offset in self._reader.clocks.positions().items()}
             mine["future"] = {str(partition): one.tolist() for partition, one in self._reader.from_future().items()}
-            mine["lets_go"] = now >= self._let_go_due
         mine["jumps"] = self._jumps.untold()
         said = [json.loads(raw) for raw in workers.gather(json.dumps(mine).encode())]
-        if self._leads:
+        if self._is_chief:
             self._keep([jump for one in said[_CHIEF + 1 :] for jump in one["jumps"]])
+        if self._reader.role is Role.LEADS:
             self._reader.want(max(one["wanted"] for one in said))
-        else:
+        elif self._reader.role is Role.FOLLOWS:
             chief = said[_CHIEF]
             self._jumps.hear(chief["jumps"])
             self._reader.follow(_by_partition(chief["cuts"]), _by_partition(chief["future"]))
         floor = min((one["floor"] for one in said if one["floor"] is not None), default=NEVER)
-        if said[_CHIEF]["lets_go"] and floor > self.shaper.floor:
-            self._let_go_due = now + _LET_GO_EVERY_S
-            marks = b"" if self._leads else self._packed(self.shaper.index.flags(before=floor))
-            others = [self._unpacked(raw) for raw in workers.collect(marks)[_CHIEF + 1 :]]
+        if all(one["lets_go"] for one in said) and floor > self.shaper.floor:
+            self._let_go_due, others = now + _LET_GO_EVERY_S, list[Marks]()
+            if not self._own:
+                marks = b"" if self._is_chief else self._packed(self.shaper.index.flags(before=floor))
+                others = [self._unpacked(raw) for raw in workers.collect(marks)[_CHIEF + 1 :]]
             self.shaper.let_go(floor, others)
         self._due = time.monotonic() + _EVERY_S
 
     def whole(self, shares: Sequence[Share]) -> list[Share]:
         """Return what the workers remember with the labels as one: the account of the chief, and the flags of all."""
         about = shares[_CHIEF][1][NAME]
+        if self._own:
+            about = self._sum(shares)
         marks: dict[str, list[tuple[Column, Column]]] = {}
         for arrays, _ in shares:
             for partition in about["partitions"]:
@@ -117,8 +131,22 @@ class GroupJoin:
             flags = np.zeros(len(offsets), np.uint8)
             np.bitwise_or.at(flags, places, np.concatenate([one for _, one in some]))
             labels |= {f"{NAME}/{partition}/offsets": offsets, f"{NAME}/{partition}/flags": flags}
-        others: list[Share] = [({}, {**facts, NAME: about}) for _, facts in shares[_CHIEF + 1 :]]
-        return [(labels, shares[_CHIEF][1]), *others]
+        facts = [{**facts, NAME: about} for _, facts in shares]
+        return [(labels if number == _CHIEF else {}, one) for number, one in enumerate(facts)]
+
+    def _sum(self, shares: Sequence[Share]) -> dict[str, Any]:
+        """Return the account of workers each of which has read other labels, and keep their jumps."""
+        abouts = [dict(facts[NAME]) for _, facts in shares]
+        jumps = [about.pop("jumps") for about in abouts]
+        self._keep([jump for some in jumps[_CHIEF + 1 :] for jump in some])
+        partitions = {name: one for about in abouts for name, one in about["partitions"].items()}
+        return {
+            **abouts[_CHIEF],
+            "expired": dict(sum((Counter(about["expired"]) for about in abouts), Counter[str]())),
+            **{name: sum(about[name] for about in abouts) for name in ("refused", "late")},
+            "waiting": sum(one["waiting"] for one in partitions.values()),
+            "partitions": partitions,
+        }
 
     def _keep(self, jumps: Sequence[tuple[str, int, int]]) -> None:
         try:

@@ -218,6 +218,12 @@ class LabelIndex:
         with self._lock:
             return self._count() + sum(len(one.hashes) for one in self._pending)
 
+    def waiting_of(self, partition: int) -> int:
+        """Return how many labels of a partition wait."""
+        with self._lock:
+            self._settle_pending()
+            return sum(int(((run.partitions == partition) & (run.times != NEVER)).sum()) for run in self._runs)
+
     def nbytes(self) -> int:
         """Return the memory that labels take."""
         with self._lock:

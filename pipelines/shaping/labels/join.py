@@ -151,6 +151,8 @@ class LabelShaper(FollowedShaper[RecordState]):
             if self._begun and self._loaded is None:
                 self._load_labels(*self.saved())
             begin = self._loaded if self._loaded is not None else Begin(bases=self._connected.first())
+            if self._connected.reader.role is Role.OWN:
+                begin = begin.of({partition.number for partition in positions})
             with self._lock:
                 self._loaded, self._begun = None, True
                 self._floor = self._promised = begin.floor
@@ -282,6 +284,11 @@ class LabelShaper(FollowedShaper[RecordState]):
                 # Nothing is settled before all counted labels are there again, so what was loaded still holds.
                 restored, about = self._restored
                 # The chief of a group has what was loaded, and what has become of it since.
+                if role is Role.OWN and not self._loaded:
+                    names = {str(partition) for partition in self._connected.reader.numbers}
+                    partitions = {name: one for name, one in about["partitions"].items() if name in names}
+                    about = {**about, "partitions": partitions, "jumps": self._connected.jumps.untold()}
+                    restored = {name: one for name, one in restored.items() if name.split("/")[1] in names}
                 return {**arrays, **(restored if role is not Role.FOLLOWS else {})}, {**facts, NAME: about}
             if role is Role.ALONE:
                 self.expire()
@@ -295,6 +302,7 @@ class LabelShaper(FollowedShaper[RecordState]):
                     "base": base,
                     "clock": before,
                     "position": position,
+                    "waiting": self.index.waiting_of(number),
                     "fingerprint": None if known is None else list(known),
                 }
                 if number in flags:
@@ -309,6 +317,9 @@ class LabelShaper(FollowedShaper[RecordState]):
                 "silence": self.silence.saved(),
                 "partitions": partitions,
             }
+            if role is Role.OWN:
+                # What this worker has found since it last met the others, which the chief keeps on disk.
+                facts[NAME]["jumps"] = self._connected.jumps.untold()
         return arrays, facts
 
     def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
@@ -341,6 +352,13 @@ class LabelShaper(FollowedShaper[RecordState]):
                 if f"{NAME}/{partition}/offsets" in arrays
             },
         )
+
+    def count_anew(self) -> None:
+        """Count labels from here on alone, as the chief of the group has those of before."""
+        self._expired = Counter()
+        self._restored = self._restored[0], {**self._restored[1], "expired": {}, "refused": 0, "late": 0}
+        if self._loaded is not None:
+            self._loaded = replace(self._loaded, refused=0, late=0)
 
     @property
     def connected(self) -> Connected | None:
@@ -415,7 +433,7 @@ class LabelShaper(FollowedShaper[RecordState]):
 def _beginning(bases: Mapping[Partition, tuple[int, int]], silence: Silence) -> dict[str, Any]:
     """Return what is remembered of labels before any is read."""
     partitions = {
-        str(partition): {"base": offset, "clock": clock, "position": offset, "fingerprint": None}
+        str(partition): {"base": offset, "clock": clock, "position": offset, "waiting": 0, "fingerprint": None}
         for partition, (offset, clock) in bases.items()
     }
     counts = {"expired": {}, "refused": 0, "late": 0, "waiting": 0}

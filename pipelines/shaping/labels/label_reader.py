@@ -14,11 +14,11 @@ An error ends the reading, and is raised to those who ask how far it has come.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from millrace.pipelines.stream.slices import SkipRange, within
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 KEY = "key"
 """The feature of a label's record that is its key."""
 _POLL_S = 0.05
@@ -90,6 +91,8 @@ class Role(Enum):
     """It reads first, further ahead, and says how far; it alone counts silent partitions as read."""
     FOLLOWS = "follows"
     """It reads no further than the one that leads has said, and goes by what that one found."""
+    OWN = "own"
+    """It reads partitions that no other reads."""
 
 
 class Kept(NamedTuple):
@@ -117,6 +120,25 @@ class Begin:
     """The last label that was read of each partition, by which it is known again."""
     flags: Mapping[Partition, tuple[Int64s, Bytes]] = field(default_factory=dict)
     """What became until now of labels that are read again: their offsets, and flags of the index."""
+
+    def of(self, numbers: Collection[int]) -> "Begin":
+        """Return the same for the partitions of these numbers; raise MillraceError if one of them is not there."""
+        if missing := set(numbers) - {partition.number for partition in self.bases}:
+            raise MillraceError(
+                f"labels.co_partitioned: no topic of labels has a partition {min(missing)}, but that of the records "
+                "has; set it to false"
+            )
+
+        def mine(found: Mapping[Partition, T]) -> dict[Partition, T]:
+            return {partition: one for partition, one in found.items() if partition.number in numbers}
+
+        return replace(
+            self,
+            bases=mine(self.bases),
+            counted=mine(self.counted),
+            fingerprints=mine(self.fingerprints),
+            flags=mine(self.flags),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +240,11 @@ class LabelReader:
             raise self._error
         self.want(wanted)
         return NEVER if self._again else self.clocks.through()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all labels that were counted before are there again."""
+        return not self._again
 
     @property
     def wanted(self) -> int:

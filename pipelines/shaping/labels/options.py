@@ -81,6 +81,12 @@ class LabelOptions(ShapingSection):
         "none.",
         examples=[0.01],
     )
+    co_partitioned: bool = Field(
+        default=False,
+        description="Whether each label lies in the partition of its record's number, as if both topics have as many "
+        "partitions and their producers the same key. Then a worker of a group reads the labels of its own partitions "
+        "alone. Labels that lie elsewhere are missed; millrace validate looks for some.",
+    )
     max_bytes: Size = Field(
         2**29,
         ge=2**20,

@@ -50,6 +50,13 @@ def test_the_key_is_read_from_records_and_the_label_is_a_column_of_rows() -> Non
         (lambda one: one["labels"].update(take="sum", label={"kind": "string"}), "'kind' is string"),
         (lambda one: one["labels"].update(avro={"schema_file": "/a.avsc"}), "this is about format: avro"),
         (lambda one: one["records"].update(label={"clicked": "float32"}), "records.label has 'clicked' too"),
+        (
+            lambda one: (
+                one.update(scale={"workers": 2}, kafka={**one["kafka"], "topics": ["impressions", "others"]}),
+                one["labels"].update(co_partitioned=True),
+            ),
+            "labels.co_partitioned works with one topic of records only",
+        ),
         (lambda one: one["records"]["features"].update(id="int64"), "read the record's field 'id' differently"),
         (
             lambda one: (

@@ -5,6 +5,7 @@
 The topics are those of `joined.py`: whatever can be wrong with a label is. Two workers learn one model from them, and
 are killed at random times and at failpoints. Each record is learnt with the label of a join in plain Python of what is
 in Kafka, whoever of them joined it, and the account has each record and each label once, though both read all labels.
+With `--co-partitioned` each label lies in the partition of its record's number, and each worker reads its own alone.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -50,7 +52,9 @@ _POINTS: Sequence[Sequence[str]] = (
 """Where the chief is killed, and where another worker is."""
 
 
-def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, take: str | None = None) -> JoinedFigures:
+def wage(
+    bootstrap: str, folder: Path, *, kills: int, seed: int, take: str | None = None, co_partitioned: bool = False
+) -> JoinedFigures:
     """Have a group learn two topics while its workers are killed, and compare what they have learnt with a plain join.
 
     `take` is which of several labels a record gets; None: the seed draws it.
@@ -59,10 +63,13 @@ def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, take: str | Non
     figures = JoinedFigures(seed=seed, take=take or random.choice(TAKES), same_evidence=True)
     each = (BEFORE + kills * A_KILL) // 2
     traffic = Traffic(each=each, began=round(time.time() * 1000) - AGO_MS, clicked=CLICKED, calm_at=each // 2)
+    if co_partitioned:
+        traffic = replace(traffic, co_partitioned=True, label_partitions=traffic.partitions)
     topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)
     create_topic(bootstrap, topics.name, traffic.partitions)
     create_topic(bootstrap, topics.labels, traffic.label_partitions)
     given = {**sections(topics, figures.take), "training": _TRAINING}
+    given["labels"] = {**given["labels"], "co_partitioned": co_partitioned}
     with GroupOfProcesses(folder, topics, WORKERS, **given) as group:  # type: ignore[arg-type]
         before = some_jumps(topics, all_of_it, random)
         append_jumps(group.projects[0].folder, topics, before)
@@ -105,6 +112,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=12, help="how many, and some more at failpoints")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
     parser.add_argument("--take", choices=TAKES, help="which of several labels a record gets; the seed draws it")
+    parser.add_argument("--co-partitioned", action="store_true", help="each worker reads its own labels alone")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
     with (
@@ -112,7 +120,14 @@ def main() -> None:
         broker(options.bootstrap, Path(folder)) as bootstrap,
     ):
         there = Path(folder) / "joined"
-        found = wage(bootstrap, there, kills=options.kills, seed=options.seed, take=options.take)
+        found = wage(
+            bootstrap,
+            there,
+            kills=options.kills,
+            seed=options.seed,
+            take=options.take,
+            co_partitioned=options.co_partitioned,
+        )
     print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
     sys.exit(int(not found.joined))
 

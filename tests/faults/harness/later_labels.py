@@ -53,6 +53,8 @@ class Traffic:
     """Of the impressions: those whose time is far ahead of when they were appended, or far behind."""
     calm_at: int = 0
     """Around this offset no impression's time is odd."""
+    co_partitioned: bool = False
+    """Whether a click lies in the partition of its impression's number; there are as many of both then."""
     outage: bool = True
     """Whether the producer of clicks is down, for half of `within_ms` in the middle."""
 
@@ -99,13 +101,14 @@ def draw(traffic: Traffic, seed: int) -> Drawn:
     up = down + within // 2 if traffic.outage else down
     clicks: list[list[Click]] = [[] for _ in range(traffic.label_partitions)]
 
-    def append(event: int, key: str | None, value: float = 1.0) -> None:
+    def append(number: int, event: int, key: str | None, value: float = 1.0) -> None:
         at = event + random.randrange(early + 1) + (2 * within if random.random() < traffic.held_up else 0)
         # What could not be sent while the producer was down comes in one burst.
         at = up if down <= at < up else at
         if random.random() < traffic.bad:
             key, event = (None, event) if random.random() < 0.5 else (key, event + _CENTURY_MS)
-        clicks[random.randrange(traffic.label_partitions)].append(Click(at, event, key, value))
+        place = number if traffic.co_partitioned else random.randrange(traffic.label_partitions)
+        clicks[place].append(Click(at, event, key, value))
 
     drawn = Drawn(clicks=clicks)
     for number in range(traffic.partitions):
@@ -115,11 +118,11 @@ def draw(traffic: Traffic, seed: int) -> Drawn:
             log.append(impression)
             if random.random() < traffic.clicked:
                 event = impression.event + _delay(traffic, random)
-                append(event, key_of(number, offset), random.choice((1.0, 1.0, 0.5)))
+                append(number, event, key_of(number, offset), random.choice((1.0, 1.0, 0.5)))
                 if random.random() < traffic.twice:
-                    append(event + random.randrange(-early, within // 4), key_of(number, offset), 0.25)
+                    append(number, event + random.randrange(-early, within // 4), key_of(number, offset), 0.25)
             if random.random() < traffic.orphans:
-                append(impression.event, f"nobody-{number}-{offset}")
+                append(number, impression.event, f"nobody-{number}-{offset}")
         drawn.impressions.append(log)
     for mine in clicks:
         mine.sort(key=lambda click: (click.appended, click.event) if click.appended == up else (click.appended, 0))

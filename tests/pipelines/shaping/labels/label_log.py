@@ -32,8 +32,8 @@ class Click(NamedTuple):
 class LabelLog:
     """Gives the labels of one partition to whoever begins; more may be added."""
 
-    def __init__(self, clicks: Sequence[Click] = ()) -> None:
-        self.clicks = [*clicks]
+    def __init__(self, clicks: Sequence[Click] = (), partition: Partition = CLICKS) -> None:
+        self.clicks, self.partition = [*clicks], partition
         self._sending: tuple[int, SendEnd, int] | None = None
 
     def begin(
@@ -46,7 +46,7 @@ class LabelLog:
     ) -> None:
         """Send the labels from an offset on."""
         del fingerprints
-        self._sending = (incarnation, handoff, positions[CLICKS])
+        self._sending = (incarnation, handoff, positions[self.partition])
         self._send()
 
     def add(self, clicks: Sequence[Click]) -> None:
@@ -56,7 +56,7 @@ class LabelLog:
 
     def ends(self) -> tuple[Mapping[Partition, int], Mapping[Partition, int]]:
         """Return where it ends."""
-        return {CLICKS: len(self.clicks)}, {CLICKS: len(self.clicks)}
+        return {self.partition: len(self.clicks)}, {self.partition: len(self.clicks)}
 
     def pause(self) -> None:
         """Send no more."""
@@ -74,7 +74,7 @@ class LabelLog:
         for first in range(start, len(self.clicks), 100):
             some = self.clicks[first : first + 100]
             yield Chunk(
-                partition=CLICKS,
+                partition=self.partition,
                 incarnation=incarnation,
                 start=first,
                 end=first + len(some),
@@ -120,15 +120,17 @@ def connected(
     decoder: Any,
     jumps: Jumps | None = None,
     ends: Callable[[], Ends] = lambda: UNKNOWN,
+    *,
     role: Role = Role.ALONE,
     wall: Callable[[], float] = time.time,
+    first: Sequence[Partition] = (CLICKS,),
 ) -> LabelReader:
     """Have the labels of a log come."""
     jumps = jumps or Jumps(None)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
     kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
     reader = LabelReader(shaper.rules, log, decoder, kept, on_turn, wall, role)
-    shaper.connect(Connected(reader, jumps, lambda: {CLICKS: (0, NEVER)}, ends))
+    shaper.connect(Connected(reader, jumps, lambda: dict.fromkeys(first, (0, NEVER)), ends))
     return reader
 
 

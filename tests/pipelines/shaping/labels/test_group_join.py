@@ -13,6 +13,7 @@ import pytest
 
 from millrace.app.settings import to_decoder
 from millrace.app.settings.sections.labels import LabelsSettings
+from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.gates.label_gate import LabelGate
@@ -36,6 +37,8 @@ DECODER = make_decoder(
     Schema(features=(Field(name="id", source="id", dtype="int64"),), key=Field(name="key", source="id", dtype="int64")),
 )
 WITHIN, EARLY = 10_000, 1_000
+LABELS = [Partition("later", 0), Partition("later", 1)]
+READING_ALL, READING_THEIR_OWN = (Role.LEADS, Role.FOLLOWS), (Role.OWN, Role.OWN)
 SECTIONS = LabelsSettings.model_validate(
     {
         "topics": ["later"],
@@ -73,13 +76,14 @@ class Worker:
         self.partition = Partition("clicks", number)
         self.jumps, self.shaper = Jumps(None), LabelShaper(SECTIONS.rules)
         decoder = to_decoder(SECTIONS.records())
-        self.log = LabelLog(clicks)
+        places = LABELS if role is Role.OWN else [CLICKS]
+        self.log = LabelLog(clicks, places[number % len(places)])
         # The clock of the other is an hour ahead, as if it read that much later.
         wall = time.time if role is Role.LEADS else lambda: time.time() + 3600
-        self.reader = connected(self.shaper, self.log, decoder, self.jumps, role=role, wall=wall)
+        self.reader = connected(self.shaper, self.log, decoder, self.jumps, role=role, wall=wall, first=places)
         if saved is not None:
             self.shaper.load(saved.arrays, saved.facts)
-        join = GroupJoin.of([self.shaper])
+        join = GroupJoin.of([self.shaper], is_chief=not number)
         assert join is not None
         self.join, self.gate = join, LabelGate(SECTIONS.rules, self.reader)
 
@@ -101,9 +105,11 @@ class Worker:
 class Workers:
     """A chief and another."""
 
-    def __init__(self, clicks: Sequence[Click], saved: PartState | None, at: int) -> None:
-        shares = [None if saved is None else remembered_portion(saved, [Partition("clicks", at)]) for at in (0, 1)]
-        self.both = [Worker(role, at, clicks, shares[at]) for at, role in enumerate((Role.LEADS, Role.FOLLOWS))]
+    def __init__(self, clicks: Sequence[Click], saved: PartState | None, at: int, roles: Sequence[Role]) -> None:
+        shares = [
+            None if saved is None else remembered_portion(saved, [Partition("clicks", number)]) for number in (0, 1)
+        ]
+        self.both = [Worker(role, at, clicks, shares[at]) for at, role in enumerate(roles)]
         self.chief, self.other = self.both
         barrier, shared = threading.Barrier(2), [b"", b""]
         self._threads = [Threads(number, shared, barrier) for number in range(2)]
@@ -160,8 +166,13 @@ def began() -> int:
 def group() -> Iterator[Callable[..., Workers]]:
     made = list[Workers]()
 
-    def make(clicks: Sequence[Click], saved: PartState | None = None, at: int = 0) -> Workers:
-        made.append(Workers(clicks, saved, at))
+    def make(
+        clicks: Sequence[Click],
+        saved: PartState | None = None,
+        at: int = 0,
+        roles: Sequence[Role] = READING_ALL,
+    ) -> Workers:
+        made.append(Workers(clicks, saved, at, roles))
         return made[-1]
 
     yield make
@@ -261,3 +272,38 @@ def test_which_records_of_another_worker_are_too_old_lies_with_the_chief(
     both.other.jumps.add({both.other.partition: (7, began)})
     both.met()
     assert both.chief.jumps.of(both.other.partition)[0].tolist() == [7]
+
+
+def test_workers_that_read_their_own_labels_alone_have_one_account(
+    began: int, wait_for: WaitFor, group: Callable[..., Workers]
+) -> None:
+    # Each of the two partitions has a label of its record, and one of the other's, which nobody finds there.
+    clicks = [Click(1, began + 10), Click(2, began + 20), Click(-1, began + WITHIN + EARLY + 10)]
+    both = group(clicks, roles=READING_THEIR_OWN)
+    records = [one.records(began) for one in both.both]
+    wait_for(lambda: all(map(both.admits, both.both, records)))
+    assert [one.learn(each) for one, each in zip(both.both, records, strict=True)] == [[1.0], [1.0]]
+    saved = both.saved()
+    assert saved.arrays.keys() == {f"labels/{at}/{name}" for at in LABELS for name in ("offsets", "flags")}
+    assert {name: one["position"] for name, one in saved.facts["labels"]["partitions"].items()} == {
+        "later:0": 3,
+        "later:1": 3,
+    }
+    assert saved.facts["labels"]["waiting"] == 6
+    again = group(clicks, saved, 1, READING_THEIR_OWN)
+    assert again.saved().facts["labels"] == saved.facts["labels"], "nothing has changed while labels are read again"
+    again.add(Click(-1, began + 2 * WITHIN + 60_000))
+    records = [one.records(began + 60_000, start=1) for one in again.both]
+    wait_for(lambda: all(map(again.admits, again.both, records)))
+    for one, each in zip(again.both, records, strict=True):
+        one.learn(each)
+    wait_for(lambda: again.met().account().get("used"))
+    assert again.account() == {"used": 2, "unused": 4}
+    third = group([*clicks, Click(-1, began + 2 * WITHIN + 60_000)], again.saved(), 2, READING_THEIR_OWN)
+    assert third.account() == {"used": 2, "unused": 4}, "what was counted before counts at the chief"
+
+
+def test_a_partition_of_records_without_one_of_labels_ends_the_run(began: int, group: Callable[..., Workers]) -> None:
+    both = group([Click(-1, began)], roles=READING_THEIR_OWN)
+    with pytest.raises(MillraceError, match="no topic of labels has a partition 2"):
+        both.other.shaper.open(2, {Partition("clicks", 2): 0})
