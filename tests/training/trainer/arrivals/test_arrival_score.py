@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -309,6 +310,19 @@ def test_the_score_is_that_of_a_replay_with_the_delay(learner_of: MakeLearner, h
     assert abs(found.values["accuracy"] - np.mean(replayed)) < 0.002
     # At release the model knows what came later: after each turn it has learnt the new rule for some time.
     assert np.mean(at_release) - np.mean(replayed) > 0.05
+
+
+def frozen() -> Any:
+    return mlp(keras.layers.BatchNormalization(), keras.layers.Dense(8, trainable=False), keras.layers.Dropout(0.3))
+
+
+def test_only_what_a_prediction_may_move_is_put_back(learner_of: MakeLearner, head: Begin) -> None:
+    _, reader = head(Topic())
+    for build, names in ((frozen, set()), (drawing, {"seed_generator_state", "calls"})):
+        learner = learner_of(build)
+        moved = {one.name for one in ArrivalScore(learner, live_of(learner), reader)._moved}
+        assert moved == names
+        assert len(learner.model.non_trainable_variables) > len(names)
 
 
 def test_a_restart_and_a_rewind_keep_what_was_predicted(tmp_path: Path, head: Begin) -> None:
