@@ -42,12 +42,13 @@ class Head:
         self.topic = topic
         self.begun = 0
         self.handoff: SendEnd | None = None
+        self.positions: Mapping[Partition, int] = {}
 
     def resolve_start(self, start: Start) -> Mapping[Partition, int]:
         return dict(self.topic.ends)
 
     def begin(self, incarnation: int, positions: Mapping[Partition, int], handoff: SendEnd) -> None:
-        self.begun, self.handoff = incarnation, handoff
+        self.begun, self.handoff, self.positions = incarnation, handoff, positions
 
     def append(self, count: int, partition: Partition = P0) -> None:
         """Append records; they are read at once, and learnt when the topic has produced them."""
@@ -360,6 +361,7 @@ def test_after_an_error_the_reading_begins_again_at_the_end(
     assert source.handoff is not None
     source.handoff.fail(UnreachableError("nobody answers"))
     wait_for(lambda: source.begun == 2, timeout=30)
+    assert source.positions == {P0: 100}
     source.append(5)
     [again] = wait_for(reader.take, timeout=30)
     assert again.offsets.tolist() == [*range(100, 105)]
