@@ -9,11 +9,11 @@ import pytest
 
 from tests.faults.campaigns import group_joined
 from tests.faults.campaigns.joined import compare
-from tests.faults.harness.plain_join import ABSENT, LABELLED, LATE, REFUSED, TOO_OLD, UNUSED, USED
+from tests.faults.harness.plain_join import ABSENT, LABELLED, LATE, REFUSED, SKIPPED, TOO_OLD, UNUSED, USED
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(43)]
 KILLS = 2
-OUTCOMES, FATES = (LABELLED, ABSENT, TOO_OLD), (USED, LATE, UNUSED, REFUSED)
+OUTCOMES, FATES = (LABELLED, ABSENT, TOO_OLD), (USED, LATE, UNUSED, REFUSED, SKIPPED)
 
 
 @pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.nightly)])

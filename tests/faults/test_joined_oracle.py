@@ -29,6 +29,7 @@ from tests.faults.harness.plain_join import (
     LABELLED,
     LATE,
     REFUSED,
+    SKIPPED,
     TOO_OLD,
     UNUSED,
     USED,
@@ -240,6 +241,17 @@ def test_a_label_that_no_record_could_use_any_more_is_late_whoever_it_is_for() -
     assert join([], labels_of(("b", first_useless - 1), ("nobody", 1000))).labels[0, 1] == UNUSED
 
 
+def test_a_label_that_is_cut_out_of_history_is_for_nobody_and_still_moves_the_clock() -> None:
+    due = 1000 + WITHIN + EARLY
+    labels, records = (
+        labels_of(("a", 1010, 2.0), ("a", 1020, 3.0), ("b", due), ("a", 1030, 4.0)),
+        records_of(("a", 1000)),
+    )
+    found = plain_join(RULES, {0: records}, {0: labels}, (), now=NOW, cut={(0, 0), (0, 2)})
+    assert found.records[HERE] == Got(LABELLED, {"y": 3.0})
+    assert [found.labels[0, at] for at in range(4)] == [SKIPPED, USED, SKIPPED, LATE]
+
+
 def test_what_cannot_be_read_or_comes_from_the_future_is_refused_and_moves_no_clock() -> None:
     labels = labels_of((None, 0), ("a", NOW + EARLY + 1), ("a", 1050), ("b", NOW + EARLY))
     found = join(records_of(("a", 1000)), labels)
@@ -351,7 +363,7 @@ def test_a_record_that_is_late_to_a_quiet_partition_is_too_old() -> None:
 
 @pytest.mark.tensorflow
 def test_the_weights_tell_any_label_from_any_other() -> None:
-    layer, labels = Labels(), np.array([0.0, 1.0, 0.5, -0.0, 1e-30, 3.0, 2.5], np.float32)
+    layer, labels = Labels(each=9), np.array([0.0, 1.0, 0.5, -0.0, 1e-30, 3.0, 2.5], np.float32)
     features = {"id": np.arange(len(labels)), "partition": np.full(len(labels), 2, np.int32)}
     weights = np.array([1, 1, 1, 1, 1, 1, 0], np.float32)
     for _ in range(3):

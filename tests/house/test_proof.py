@@ -46,6 +46,7 @@ KEPT: dict[str, Any] = {
     "ordinary": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "kept": True},
     "joined": {
         "kills": 20,
+        "records": 1_000_000,
         "lost": 0,
         "learnt_twice": 0,
         "wrong_labels": 0,
@@ -104,6 +105,7 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "ordinary_learnt_twice": 0,
         "ordinary_max_weight_difference": 0.0,
         "join_kills": 20,
+        "join_records": 1_000_000,
         "join_lost": 0,
         "join_learnt_twice": 0,
         "join_wrong": 0,

@@ -70,6 +70,10 @@ class Form:
     """Kills of a run of an ordinary stream: filtered, scaled, remembered by class."""
     joined: int = 0
     """Kills of a run whose labels come later."""
+    join_records: int | None = None
+    """Its records; None: as many as the kills need."""
+    join_clicked: float = 0.1
+    """The share of them that labels come for."""
     formats: int = 0
     """Records of each format, some of them bad."""
     exports: int = 0
@@ -105,6 +109,8 @@ FULL = Form(
     shaped=20,
     ordinary=20,
     joined=20,
+    join_records=1_000_000,
+    join_clicked=0.03,
     formats=1_000_000,
     exports=50,
     soak_minutes=30,
@@ -187,7 +193,15 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         return ordinary.compare(bootstrap, there / "ordinary", kills=form.ordinary, seed=seed).summary()
 
     def joins() -> dict[str, Any]:
-        return joined.compare(bootstrap, there / "joined", kills=form.joined, seed=seed).summary()
+        found = joined.compare(
+            bootstrap,
+            there / "joined",
+            kills=form.joined,
+            seed=seed,
+            records=form.join_records,
+            clicked=form.join_clicked,
+        )
+        return found.summary()
 
     def accounted() -> dict[str, Any]:
         return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()

@@ -172,12 +172,15 @@ def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures
         figures.points[fault.point or type(fault).__name__] += 1
 
 
-def drawn(random: Random, *, cold: bool) -> KillMethod:
-    """Draw a kill: at a failpoint, or now and then at a random time."""
+def drawn(random: Random, *, cold: bool, stretch: int = 1) -> KillMethod:
+    """Draw a kill: at a failpoint, or now and then at a random time.
+
+    `stretch`: how many times as many calls there are between two saves, and before a kill at one.
+    """
     if random.random() < 0.2:
         return AfterStart(max(0.3, random.uniform(2, 9) - (0 if cold else _IMPORTS_S)))
     point = random.choice(_REPEATED)
-    return AtPoint(point, random.randrange(_MOST_CALLS if point.startswith("call.") else _MOST_SAVES))
+    return AtPoint(point, random.randrange(_MOST_CALLS * stretch if point.startswith("call.") else _MOST_SAVES))
 
 
 def difference(one: Statement, other: Statement) -> float:

@@ -1,12 +1,14 @@
 """Labels that come later as a campaign: two topics, a run that is killed again and again, and a plain join of both.
 
     python -m tests.faults.campaigns.joined --kills 20
+    python -m tests.faults.campaigns.joined --kills 20 --records 1000000 --clicked 0.03     about 10 minutes
 
 Records and labels are out of order; labels come before their records, twice, too late, for nobody, and after an outage
 of their producer in one burst; some of both cannot be read. A partition of labels falls silent, counts as read up to a
-moment, and goes on when that has passed. In deterministic mode, the run that was killed has the bits of one that never
-was, which goes by the same moments; both have learnt each record with the label of a join in plain Python of what is in
-Kafka, and have its account of every record and label; and the newest checkpoint can be made again.
+moment, and goes on when that has passed. A rewind cuts some labels out of history. In deterministic mode, the run that
+was killed has the bits of one that never was, which goes by the same moments; both have learnt each record with the
+label of a join in plain Python of what is in Kafka, and have its account of every record and label; and the newest
+checkpoint can be made again.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +37,7 @@ from millrace.pipelines.shaping.labels.arrivals import in_sample, salt_of
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.ledger.offset_checksum import Evidence
-from tests.faults.campaigns.exactness import EXACT, Figures, difference, drawn, kill_often
+from tests.faults.campaigns.exactness import EXACT, PARTITIONS, Figures, difference, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness import joined_model
 from tests.faults.harness.joined_model import number_of
@@ -74,6 +77,10 @@ CLICKED = 0.1
 _SCORED = 0.25
 """The share of the records that is scored on arrival; all of them came before the run, so none has a prediction."""
 _ABSENT = 0.0
+_SAVES_EVERY, _FURTHER = 7, 1_700
+"""Steps between two saves of the run that is killed, and records by which it comes on between two kills at most."""
+_LEARNS_S = 3_600.0
+"""Within which a run learns all of it."""
 TAKES = ("first", "last", "max", "sum", "count")
 _QUIET = 0
 """The partition of labels that falls silent."""
@@ -160,7 +167,10 @@ def sections(topics: Topics, take: str, *, masked: bool = False) -> Mapping[str,
             "event_time": {"field": "at"},
             "on_silence": "absent",
         },
-        "model": {"build": f"{Path(joined_model.__file__)}:build_{'masked_' * masked}model"},
+        "model": {
+            "build": f"{Path(joined_model.__file__)}:build_{'masked_' * masked}model",
+            "args": {"each": topics.traffic.each},
+        },
         "training": EXACT,
     }
 
@@ -174,15 +184,19 @@ def compare(
     cold: bool = True,
     take: str | None = None,
     masked: bool = False,
+    records: int | None = None,
+    clicked: float = CLICKED,
 ) -> JoinedFigures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
 
-    `take` is which of several labels a record gets; None: the seed draws it.
+    `take` is which of several labels a record gets; None: the seed draws it. The kills are spread over `records`; None:
+    there are as many as that many kills need. `clicked` is the share of the records that labels come for.
     """
     began, random = time.monotonic(), Random(seed)
     figures = JoinedFigures(seed=seed, take=take or random.choice(TAKES))
-    each = BEFORE + kills * A_KILL
-    traffic = Traffic(each=each, began=round(time.time() * 1000) - AGO_MS, clicked=CLICKED, calm_at=each // 2)
+    each = BEFORE + kills * A_KILL if records is None else records // PARTITIONS
+    stretch = 1 if records is None else max(1, records // max(1, kills) // _FURTHER)
+    traffic = Traffic(each=each, began=round(time.time() * 1000) - AGO_MS, clicked=clicked, calm_at=each // 2)
     topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)
     create_topic(bootstrap, topics.name, traffic.partitions)
     create_topic(bootstrap, topics.labels, traffic.label_partitions)
@@ -190,28 +204,47 @@ def compare(
     whole = Project(folder / "whole", topics, checkpoints={"every": "150 steps"}, **given)  # type: ignore[arg-type]
     # Nothing that is learnt depends on a score on arrival, so only one of both has it.
     scored = {**given, "labels": {**given["labels"], "score_on_arrival": _SCORED}}
-    killed = Project(folder / "killed", topics, checkpoints={"every": "7 steps"}, **scored)  # type: ignore[arg-type]
+    every = f"{_SAVES_EVERY * stretch} steps"
+    killed = Project(folder / "killed", topics, checkpoints={"every": every}, **scored)  # type: ignore[arg-type]
     before = some_jumps(topics, all_of_it, random)
     append_jumps(killed.folder, topics, before)
-    ends = []
-    for part, strikes in zip(parts_of(traffic, all_of_it), (kills // 2, kills - kills // 2), strict=True):
+    parts, ends = parts_of(traffic, all_of_it), list[str]()
+    cut = _some_of(parts[1].clicks, after=parts[0].clicks)
+    for part, strikes in zip(parts, (kills // 2, kills - kills // 2), strict=True):
         ends.append(written(topics, part))
-        kill_often(killed, ends[-1], (drawn(random, cold=cold) for _ in range(strikes)), figures, cold=cold)
+        if part.start:
+            _cut_out(killed, topics, cut)
+        faults = (drawn(random, cold=cold, stretch=stretch) for _ in range(strikes))
+        kill_often(killed, ends[-1], faults, figures, cold=cold)
         _learn(killed, ends[-1], cold=cold)
     whole.folder.label_jumps.parent.mkdir(parents=True)
     shutil.copy(killed.folder.label_jumps, whole.folder.label_jumps)
-    for end in ends:
+    for part, end in zip(parts, ends, strict=True):
+        if part.start:
+            _cut_out(whole, topics, cut)
         _learn(whole, end, cold=cold)
     figures.jumps = len(jumps_of(killed.folder, topics.labels)) - len(before)
-    _compare_ends(figures, topics, whole.folder, killed.folder)
-    figures.rebuilt = _rebuilds(killed.config)
+    _compare_ends(figures, topics, cut, whole.folder, killed.folder)
+    figures.rebuilt = _millrace(killed, "rebuild")
     figures.seconds = time.monotonic() - began
     return figures
 
 
 def _learn(project: Project, end: str, *, cold: bool) -> None:
     with Run(project, "--until", end, cold=cold) as run:
-        run.finish()
+        run.finish(_LEARNS_S)
+
+
+def _some_of(clicks: Mapping[int, list[Click]], *, after: Mapping[int, list[Click]]) -> dict[int, range]:
+    """Return offsets of some of these clicks of each partition, which were appended after others."""
+    begins = {number: len(after[number]) + len(log) // 4 for number, log in clicks.items()}
+    return {number: range(begin, begin + len(clicks[number]) // 8) for number, begin in begins.items()}
+
+
+def _cut_out(project: Project, topics: Topics, cut: Mapping[int, range]) -> None:
+    """Cut labels out of history by a rewind, from where the run stands."""
+    ranges = [f"--skip={topics.labels}:{number}:{one[0]}-{one[-1]}" for number, one in cut.items()]
+    assert _millrace(project, "rewind", "--to", "latest", "--reason", "fraud", *ranges)
 
 
 class Part(NamedTuple):
@@ -279,14 +312,16 @@ def jumps_of(folder: Folder, topic: str) -> list[Jump]:
     return [Jump(partition.number, end, at) for partition, end, at in jumps if partition.topic == topic]
 
 
-def _compare_ends(figures: JoinedFigures, topics: Topics, whole: Folder, killed: Folder) -> None:
+def _compare_ends(
+    figures: JoinedFigures, topics: Topics, cut: Mapping[int, range], whole: Folder, killed: Folder
+) -> None:
     """Hold both ends against each other, and against a plain join of what is in Kafka."""
     one, two = (Shelf(folder).newest() for folder in (whole, killed))
     assert one is not None
     assert two is not None
     figures.steps = one.manifest.step
     figures.same_evidence = one.manifest.step == two.manifest.step and one.ledger == two.ledger
-    compare_with_plain_join(figures, topics, whole, killed)
+    compare_with_plain_join(figures, topics, whole, killed, cut=cut)
     figures.max_weight_difference = difference(one, two)
     table = next(value for key, value in two.arrays.items() if key.endswith("labels/table"))
     learnt = (np.flatnonzero(table[number][:, 0]) for number in range(topics.traffic.partitions))
@@ -301,8 +336,10 @@ def sampled(topic: str, number: int, offsets: npt.NDArray[np.int64]) -> int:
     return int(in_sample(salts, offsets, _SCORED).sum())
 
 
-def compare_with_plain_join(figures: JoinedFigures, topics: Topics, *folders: Folder) -> None:
-    """Hold the newest checkpoints of these folders against a plain join of what is in Kafka."""
+def compare_with_plain_join(
+    figures: JoinedFigures, topics: Topics, *folders: Folder, cut: Mapping[int, range] = MappingProxyType({})
+) -> None:
+    """Hold the newest checkpoints of these folders against a plain join of what is in Kafka and not cut out."""
     traffic = topics.traffic
     records = {at: records_in(log) for at, log in read(topics.bootstrap, topics.name, traffic.partitions).items()}
     clicks = read(topics.bootstrap, topics.labels, traffic.label_partitions)
@@ -311,12 +348,14 @@ def compare_with_plain_join(figures: JoinedFigures, topics: Topics, *folders: Fo
         within_ms=traffic.within_ms, early_ms=traffic.early_ms, absent={"clicked": _ABSENT}, take=figures.take
     )
     figures.records = traffic.each * traffic.partitions
+    left_out = {(number, offset) for number, offsets in cut.items() for offset in offsets}
     for folder in folders:
         shelf = Shelf(folder)
         statement = shelf.newest()
         assert statement is not None
         quiet, woken = jumps_of(folder, topics.labels), jumps_of(folder, topics.name)
-        expected = plain_join(rules, records, labels, quiet, now=round(time.time() * 1000), of_records=woken)
+        now = round(time.time() * 1000)
+        expected = plain_join(rules, records, labels, quiet, now=now, of_records=woken, cut=left_out)
         part = shelf.part(statement.number, "labels")
         for number in range(traffic.partitions):
             _compare_partition(figures, traffic, number, expected, statement)
@@ -378,8 +417,17 @@ def label_counts(part: PartState) -> Counter[str]:
     return found
 
 
-def _rebuilds(config: Path) -> bool:
-    command = (sys.executable, "-c", "from millrace.app.cli import main; main()", "rebuild", "-c", str(config))
+def _millrace(project: Project, verb: str, *words: str) -> bool:
+    """Do what these words say with a project; return whether it was done."""
+    command = [
+        sys.executable,
+        "-c",
+        "from millrace.app.cli import main; main()",
+        verb,
+        "-c",
+        str(project.config),
+        *words,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n")  # noqa: T201 - why it was not
@@ -391,6 +439,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Join labels that come later, killed on the way.")
     parser.add_argument("--kills", type=int, default=20, help="how many")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
+    parser.add_argument("--records", type=int, help="how many; without it, as many as the kills need")
+    parser.add_argument("--clicked", type=float, default=CLICKED, help="the share of records that labels come for")
     parser.add_argument("--take", choices=TAKES, help="which of several labels a record gets; the seed draws it")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
@@ -399,7 +449,8 @@ def main() -> None:
         broker(options.bootstrap, Path(folder)) as bootstrap,
     ):
         there = Path(folder) / "joined"
-        found = compare(bootstrap, there, kills=options.kills, seed=options.seed, take=options.take)
+        of = {name: getattr(options, name) for name in ("kills", "seed", "take", "records", "clicked")}
+        found = compare(bootstrap, there, **of)
     print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
     sys.exit(int(not found.kept))
 

@@ -46,6 +46,7 @@ MEANINGS: Mapping[str, str] = {
     "ordinary_learnt_twice": "the same: learnt twice, or learnt though filtered",
     "ordinary_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
     "join_kills": "SIGKILLs of a run whose labels come later, on another topic",
+    "join_records": "the same: records, and as many of a run that was not killed",
     "join_lost": "the same: records lost",
     "join_learnt_twice": "the same: records learnt twice",
     "join_wrong": "the same: records learnt with another label than that of a plain join of both topics",

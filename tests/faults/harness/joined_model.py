@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from tests.faults.harness.model import PARTITIONS, WIDTH, Counting, Ids
 
-MOST = 72_000
-"""Records of a partition."""
 _FACTOR = pow(3, 39, 2**63) | 1
 _WRAP = 2**64
 
@@ -29,11 +27,12 @@ def number_of(label: float) -> int:
 class Labels(keras.layers.Layer):
     """By partition and id: how often a record was learnt, and the sum of its labels' numbers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, each: int, **options: Any) -> None:
+        """Have room for so many records of a partition."""
         super().__init__(**options)
         self.table = self.add_weight(
             name="table",
-            shape=(PARTITIONS, MOST, 2),
+            shape=(PARTITIONS, each, 2),
             dtype="int64",
             initializer="zeros",
             trainable=False,
@@ -49,9 +48,13 @@ class Labels(keras.layers.Layer):
         present = tf.cast(tf.reshape(weights, [-1]) > 0, tf.int64)
         bits = tf.cast(tf.bitcast(tf.reshape(labels, [-1]), tf.int32), tf.int64)
         numbers = (bits * bits + bits + 1) * tf.constant(_FACTOR, tf.int64)
-        places = tf.cast(features["partition"], tf.int64) * MOST + features["id"]
-        added = tf.math.unsorted_segment_sum(tf.stack([present, present * numbers], 1), places, PARTITIONS * MOST)
-        self.table.value.assign_add(tf.reshape(added, [PARTITIONS, MOST, 2]))
+        places = tf.stack([tf.cast(features["partition"], tf.int64), features["id"]], 1)
+        rows = tf.stack([present, present * numbers], 1)
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self.table.value.assign_add(tf.scatter_nd(places, rows, tf.shape(self.table, tf.int64)))
+        else:
+            # Costs nothing for the other records; TensorFlow's own method refuses variables that may have replicas.
+            tf.raw_ops.ResourceScatterNdAdd(ref=self.table.value.handle, indices=places, updates=rows)
 
 
 class CountingLabels(Counting):
@@ -78,24 +81,24 @@ class CountingMasked(CountingLabels):
         return keras.Model.train_step(self, data)
 
 
-def build_model() -> keras.Model:
-    """Build and compile it."""
-    hidden, make = _begun()
+def build_model(each: int) -> keras.Model:
+    """Build and compile it, for so many records of a partition."""
+    hidden, make = _begun(each)
     model = make(CountingLabels, keras.layers.Dense(1, activation="sigmoid", name="clicked")(hidden))
     model.compile(optimizer=keras.optimizers.Adam(1e-2), loss="binary_crossentropy", metrics=["accuracy"])
     return model
 
 
-def build_masked_model() -> keras.Model:
+def build_masked_model(each: int) -> keras.Model:
     """Build and compile one with a second output."""
-    hidden, make = _begun()
+    hidden, make = _begun(each)
     outputs = {name: keras.layers.Dense(1, activation="sigmoid", name=name)(hidden) for name in ("clicked", "masked")}
     model = make(CountingMasked, outputs)
     model.compile(optimizer=keras.optimizers.Adam(1e-2), loss={"clicked": "binary_crossentropy", "masked": "mse"})
     return model
 
 
-def _begun() -> tuple[Any, Callable[[Any, Any], Any]]:
+def _begun(each: int) -> tuple[Any, Callable[[Any, Any], Any]]:
     """Return the hidden layer, and what makes a model of a class with these outputs."""
     print("model: building", flush=True)  # noqa: T201 - seen by whoever waits for this moment
     inputs = {
@@ -103,7 +106,7 @@ def _begun() -> tuple[Any, Callable[[Any, Any], Any]]:
         "id": keras.Input((), name="id", dtype="int64"),
         "partition": keras.Input((), name="partition", dtype="int32"),
     }
-    ids, labels = Ids(name="ids"), Labels(name="labels")
+    ids, labels = Ids(name="ids"), Labels(each, name="labels")
     hidden = keras.layers.Dense(16, activation="relu")(labels(ids(inputs["x"])))
     hidden = keras.layers.Dropout(0.3)(hidden)
 

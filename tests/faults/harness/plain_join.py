@@ -6,7 +6,7 @@ part of the product is used here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,6 +18,7 @@ NEVER = -(2**62)
 """The time of a clock that knows nothing."""
 LABELLED, ABSENT, DROPPED, TOO_OLD, WAITING = "labelled", "absent", "dropped", "too_old", "waiting"
 USED, LATE, DUPLICATE, UNUSED, REFUSED = "used", "late", "duplicate", "unused", "refused"
+SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +118,12 @@ def plain_join(
     *,
     now: int,
     of_records: Iterable[Jump] = (),
+    cut: Collection[Place] = (),
 ) -> Expected:
     """Join by the jumps of labels and those of records.
 
-    All records and labels of the logs are read, the last of the labels at the time `now`.
+    All records and labels of the logs are read, the last of the labels at the time `now`. The labels at `cut` are cut
+    out of history: no record gets them, and clocks go by them.
     """
     expected, arrivals, jumped = Expected(), _Arrivals(), defaultdict[int, list[Jump]](list)
     woken = [*of_records]
@@ -144,7 +147,7 @@ def plain_join(
             fits = [
                 one
                 for one in sorted(arrivals.by_key[record.key], key=lambda one: one[:3])
-                if time - rules.early_ms <= one.event <= time + rules.within_ms
+                if time - rules.early_ms <= one.event <= time + rules.within_ms and one[1:3] not in cut
             ]
             on_time = [one for one in fits if one.clock < time + rules.within_ms]
             for one in fits:
@@ -153,7 +156,8 @@ def plain_join(
                 arrivals.fates[one.partition, one.offset].add(USED)
             expected.records[number, record.offset] = _got(rules, on_time)
     for place, found in arrivals.fates.items():
-        expected.labels[place] = next((fate for fate in (USED, LATE, DUPLICATE) if fate in found), UNUSED)
+        none = SKIPPED if place in cut else UNUSED
+        expected.labels[place] = next((fate for fate in (USED, LATE, DUPLICATE) if fate in found), none)
     return expected
 
 

@@ -52,6 +52,7 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "ordinary_learnt_twice": ["ordinary.learnt_twice"],
     "ordinary_max_weight_difference": ["ordinary.max_weight_difference"],
     "join_kills": ["joined.kills"],
+    "join_records": ["joined.records"],
     "join_lost": ["joined.lost"],
     "join_learnt_twice": ["joined.learnt_twice"],
     "join_wrong": ["joined.wrong_labels"],
