@@ -75,6 +75,10 @@ def _lines(proof: ProofResult) -> Iterator[str]:
     yield f"  restart to the first new call {rto['p50']:.1f} s (at most {rto['max']:.1f} s)"
     if replay["n"]:
         yield f"  read again after a kill {replay['p50']:,.0f} records (at most {replay['max']:,.0f})"
+    if summary["labelled"]:
+        yield f"  {summary['labelled']:,} records have a label, as many as in a plain join of the topics"
+    if summary["joined_otherwise"]:
+        yield f"  {summary['joined_otherwise']:,} records have ANOTHER outcome than in a plain join of the topics"
     if summary["unbalanced"]:
         yield f"  {summary['unbalanced']} partitions whose account DOES NOT add up"
     if summary["replay_beyond_bound"]:

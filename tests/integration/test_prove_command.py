@@ -22,8 +22,13 @@ checkpoints: {{path: ./checkpoints}}
 """
 
 
-def prove(folder: Path, model: str, kills: int, *more: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "mine.yaml").write_text(_CONFIG)
+_LATER = "labels: {topics: [later], join: {record: id}, label: {clicked: {dtype: float32, absent: 0.0}}}\n"
+
+
+def prove(
+    folder: Path, model: str, kills: int, *more: str, config: str = _CONFIG
+) -> "subprocess.CompletedProcess[str]":
+    (folder / "mine.yaml").write_text(config)
     (folder / "model.py").write_text(model)
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -40,9 +45,12 @@ def prove(folder: Path, model: str, kills: int, *more: str) -> "subprocess.Compl
 
 
 def test_a_users_model_is_killed_over_records_of_its_schema_and_leaves_nothing(tmp_path: Path) -> None:
-    done = prove(tmp_path, (_ROOT / "examples" / "clicks" / "model.py").read_text(), kills=1)
+    model = (_ROOT / "examples" / "clicks" / "model.py").read_text()
+    done = prove(tmp_path, model, 1, config=_CONFIG.replace(", label: {clicked: float32}", "") + _LATER)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
+    assert 0 < told["labelled"] < told["records"]
+    assert told["joined_otherwise"] == 0
     assert (told["lost"], told["learnt_twice"], told["valid_rejected"], told["kept"]) == (0, 0, 0, True)
     assert told["kills"] >= 1
     assert told["records"] > sum(told["set_aside"].values()) > 0

@@ -40,6 +40,10 @@ class Figures:
     learnt_twice: int = 0
     unbalanced: int = 0
     """Partitions whose account does not add up."""
+    labelled: int = 0
+    """Records that have a label in a plain join of the topics."""
+    joined_otherwise: int = 0
+    """Records that had a label where a plain join has none, or none where it has one."""
     valid_rejected: int = 0
     """Checkpoints on disk that do not verify, and restarts that resumed from another than the newest."""
     restored_newest: int = 0
@@ -56,7 +60,7 @@ class Figures:
     def kept(self) -> bool:
         """Whether everything held."""
         broken = self.lost, self.learnt_twice, self.unbalanced, self.valid_rejected, self.replay_beyond_bound
-        return not any(broken)
+        return not any((*broken, self.joined_otherwise))
 
     def add(self, other: "Figures") -> None:
         """Add the results of another history."""

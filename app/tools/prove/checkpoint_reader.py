@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
+from millrace.pipelines.shaping.labels.rules import NAME as LABELS
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.store import CheckpointStore
@@ -33,6 +34,8 @@ class Statement:
     skips: tuple[Skip, ...]
     arrays: Mapping[str, Array]
     """Model, optimizer, and where there are windows the last records of each key."""
+    joined: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+    """With labels that come later: how many records of each partition had one, and how many had none."""
 
     @property
     def number(self) -> int:
@@ -110,5 +113,9 @@ class Shelf:
                 for name in STATE
                 if name in parts
                 for key, value in parts[name].arrays.items()
+            },
+            joined={
+                Partition.parse(name): one["counts"]
+                for name, one in (parts[LABELS].facts["partitions"] if LABELS in parts else {}).items()
             },
         )

@@ -7,10 +7,11 @@ per partition with the weights' own witness.
 
 import json
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -21,6 +22,7 @@ import numpy as np
 from millrace.app.service.kept_sample import read_between
 from millrace.app.settings import Settings, load, own_settings, records_of, to_decoder, to_format, to_schema
 from millrace.app.settings.connection import kafka_options
+from millrace.app.settings.sections.labels import KEY
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.local_broker.topics import create_topic
@@ -28,19 +30,31 @@ from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveS
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
 from millrace.app.tools.prove.group_campaign import GroupCampaign
 from millrace.app.tools.prove.kills import TRAINER_POINTS, GroupKill, KillMethod, group_plan, plan
+from millrace.app.tools.prove.later_labels import (
+    BY_BROKER,
+    LABELS_FROM,
+    RECORDS_FROM,
+    SHARE,
+    PlainJoin,
+    in_time,
+    with_keys,
+)
 from millrace.app.tools.prove.trainer_process import UnprovenError, WaitedError
 from millrace.app.tools.traffic.single_writer import ExpectedPosition, SingleWriter, Verdict
 from millrace.app.tools.traffic.topic_reader import dead_letters
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.consumers.user_class import UserClass
 from millrace.pipelines.formats import Format
+from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import Schema
+from millrace.pipelines.shaping.labels.rules import NAME as LABELS
 from millrace.pipelines.shaping.shaper import open_shapers
-from millrace.pipelines.stream.decode import decode_chunk
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.where.selection import some_matching
 from millrace.training.checkpoints.folder import Folder
 
@@ -56,6 +70,7 @@ Drain = Callable[[Expected], Statement]
 OnStrike = Callable[[KillMethod | GroupKill, Figures], None]
 
 _CONNECT_S = 15.0
+_LATER_S = 0.5
 
 EVERY_S = 1.0
 """How often it saves: often, so that many kills fall into a save."""
@@ -124,7 +139,7 @@ def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, wor
     """Kill the trainer, or the workers of the group, `kills` times. UnprovenError where that shows nothing."""
     with (
         tempfile.TemporaryDirectory(prefix="millrace-prove-") as folder,
-        LocalBroker(Path(folder) / "broker") as broker,
+        LocalBroker(Path(folder) / "broker", settings=BY_BROKER if settings.labels.used else None) as broker,
     ):
         there, random = Path(folder) / "trainer", Random(seed)  # noqa: S311 - the same kills for the same seed
         if workers == 1:
@@ -157,19 +172,19 @@ def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, wor
 def _streams(
     settings: Settings, bootstrap: str, seed: int, partitions: int, paced_by: Shelf | None
 ) -> Iterator[list[SingleWriter]]:
-    """Write every topic of the settings: first a backlog, then records that keep coming.
+    """Write every topic of the settings: first a backlog, then records that keep coming. Those of labels are the last.
 
     With `paced_by` no more are written while its newest checkpoint is far behind.
     """
-    records, training = settings.records, settings.training
-    if settings.labels.used:
-        raise ConfigError(
-            "labels: no labels can be made up that come later; for a proof copy the config, with records.label instead"
-        )
+    records, training, labels = settings.records, settings.training, settings.labels
 
     def draws(topic: str) -> Generated:
-        own = records_of(records, topic)
+        of_labels = topic in labels.topics
+        own = labels.records() if of_labels else records_of(records, topic)
         made_up = some_matching(own.where, to_schema(own))
+        if labels.used:
+            of_record, of_label, _ = labels.rules.key
+            made_up = with_keys(made_up, *((of_label, LABELS_FROM) if of_labels else (of_record, RECORDS_FROM)))
         return Generated(to_format(own), made_up, seed, own_settings(own), framed=own.registry is not None)
 
     block = training.batch_size * training.batches_per_call
@@ -178,8 +193,9 @@ def _streams(
     rate = max(_RECORDS_PER_S, block / 2) if waits_for_whole_blocks else _RECORDS_PER_S
     with ExitStack() as stack:
         topics = settings.kafka.topics
+        every = (*topics, *labels.topics)
         writers = [
-            SingleWriter(bootstrap, topic, partitions, draws(topic), seed + at) for at, topic in enumerate(topics)
+            SingleWriter(bootstrap, topic, partitions, draws(topic), seed + at) for at, topic in enumerate(every)
         ]
 
         def is_wanted() -> bool:
@@ -187,8 +203,11 @@ def _streams(
 
         for writer in writers:
             stack.enter_context(writer)
+        for writer in writers[: len(topics)]:
             writer.write(max(_BACKLOG, block // partitions if waits_for_whole_blocks else 0))
             writer.flow(rate / len(topics), is_wanted)
+        for writer in writers[len(topics) :]:
+            writer.flow(rate * SHARE / len(labels.topics), is_wanted)
         yield writers
 
 
@@ -210,13 +229,21 @@ def _compare(
     """End the streams, and compare what is learnt at their ends with what was written."""
     for stream in streams:
         stream.still()
+    own = load(home.config, {}).settings
+    if settings.labels.used:
+        time.sleep(own.labels.due_after + _LATER_S)  # by the labels that come after it all records are due
+        for stream in streams[len(settings.kafka.topics) :]:
+            stream.write(1)
+    streams = streams[: len(settings.kafka.topics)]
     figures.records = sum(stream.records for stream in streams)
     set_aside: dict[tuple[str, int, int], Reason] = {}
+    joins = list[PlainJoin]()
 
     def expected() -> dict[Partition, list[int]]:
         letters = dead_letters(streams[0].bootstrap, home.dead_letters)
         set_aside.update({(letter.topic, letter.partition, letter.offset): letter.reason for letter in letters})
-        skipped = left_out(load(home.config, {}).settings)
+        joins.extend(plain_joins(own))
+        skipped = left_out(own, joins)
         return {
             Partition(stream.name, number): [
                 offset
@@ -229,6 +256,11 @@ def _compare(
         }
 
     statement = drain(expected)
+    for join in joins:
+        for partition, account in statement.accounts.items():
+            counts, told = join.counted(partition, account.position), Counter(statement.joined[partition])
+            figures.labelled += counts["labelled"]
+            figures.joined_otherwise += max((counts - told).total(), (told - counts).total())
     counted = Counter(set_aside.values())
     if not any(account.learnt for account in statement.accounts.values()):
         why = ", ".join(f"{count} {reason}" for reason, count in counted.items())
@@ -261,6 +293,10 @@ def set_apart(
     values["export"] = {"formats": [*settings.export.writers.values()]}
     values["archive"]["path"] = None
     values["golden"] = {}
+    if settings.labels.used:
+        form = settings.labels.format
+        values["labels"]["format"] = form if isinstance(form, str) else form.place
+        in_time(values, settings.labels)
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["model"]["initial_weights"] = None
@@ -285,25 +321,39 @@ def set_group_apart(settings: Settings, bootstrap: str, path: Path, workers: int
     return members
 
 
-def left_out(settings: Settings) -> set[tuple[Partition, int]]:
+def plain_joins(settings: Settings) -> Sequence[PlainJoin]:
+    """Return a join of all labels in their topics, as far as they are there; none where records hold their own."""
+    labels = settings.labels
+    if not labels.used:
+        return ()
+    options = replace(kafka_options(settings.kafka), topics=labels.topics)
+    return (PlainJoin(labels.rules, decoded_again(options, to_decoder(labels.records())), KEY),)
+
+
+def left_out(settings: Settings, joins: Sequence[PlainJoin]) -> set[tuple[Partition, int]]:
     """Return the partition and offset of each record that is filtered, or gives no row by the shaping: it is no loss.
 
-    Reads all records once more, as far as they are there, and makes their rows apart from any trainer.
+    Reads all records once more, as far as they are there, and makes their rows apart from any trainer. They get their
+    labels by `joins`.
     """
-    shape, decoder = open_shapers(settings.shapers(), 0, {}), to_decoder(settings.records)
+    shapers = [joins[0] if shaper.name == LABELS else shaper for shaper in settings.shapers()]
+    shape = open_shapers(shapers, 0, {})
     if shape is None and not settings.records.where:
         return set()
     found = set[tuple[Partition, int]]()
-    source = KafkaSource(kafka_options(settings.kafka))
+    for decoded in decoded_again(kafka_options(settings.kafka), to_decoder(settings.records)):
+        _, skipped = (decoded, ()) if shape is None else shape(decoded)
+        offsets = (*decoded.filtered.tolist(), *(one for one, _ in skipped))
+        found |= {(decoded.partition, offset) for offset in offsets}
+    return found
+
+
+def decoded_again(options: KafkaOptions, decoder: Decoder) -> Iterator[Decoded]:
+    """Read topics from their beginnings to their ends."""
+    source = KafkaSource(options)
     source.start(_CONNECT_S)
     try:
-        chunks = read_between(source, 0, source.resolve_start(Earliest()), source.resolve_start(Latest()))
-        for chunk in chunks:
-            decoded = decode_chunk(chunk, decoder)
-            _, skipped = (decoded, ()) if shape is None else shape(decoded)
-            found |= {
-                (chunk.partition, offset) for offset in (*decoded.filtered.tolist(), *(one for one, _ in skipped))
-            }
+        for chunk in read_between(source, 0, source.resolve_start(Earliest()), source.resolve_start(Latest())):
+            yield decode_chunk(chunk, decoder)
     finally:
         source.stop(_CONNECT_S)
-    return found
