@@ -30,7 +30,7 @@ from millrace.app.tools.prove.campaign import Campaign, Expected, Figures, SaveS
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
 from millrace.app.tools.prove.group_campaign import GroupCampaign
 from millrace.app.tools.prove.kills import TRAINER_POINTS, GroupKill, KillMethod, group_plan, plan
-from millrace.app.tools.prove.later_labels import (
+from millrace.app.tools.prove.made_up_labels import (
     BY_BROKER,
     LABELS_FROM,
     RECORDS_FROM,

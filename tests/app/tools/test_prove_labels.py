@@ -12,7 +12,7 @@ import pytest
 
 from millrace.app.settings import load, to_decoder
 from millrace.app.settings.sections.labels import KEY
-from millrace.app.tools.prove.later_labels import PlainJoin
+from millrace.app.tools.prove.made_up_labels import PlainJoin
 from millrace.app.tools.prove.prove import set_apart
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats.shared.protocol import Decoder
