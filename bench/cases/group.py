@@ -3,12 +3,14 @@
 Processes of `millrace run` as users have them, each pinned to a core of its own, at batches of 4,096 rows a worker: one
 worker, then two on the same topic; with `--ways` also two that share a batch of 4,096, and three, which have more
 workers than there are cores where these are two. JSON with the benchmark's model is bound by decoding; raw records with
-an MLP of 1,024 by 1,024 are bound by computing. Counted between two looks at `/status` of
+an MLP of 1,024 by 1,024 are bound by computing. With `--joined` it also writes records whose labels come later, which
+both workers read, or each those of its own partitions. Counted between two looks at `/status` of
 every worker: records that all have learnt, and the CPU of all; the broker runs beside them on the same cores. A worker
 is killed and started again some times: from the kill to the chief's next call.
 """
 
 import argparse
+import asyncio
 import contextlib
 import os
 import signal
@@ -22,14 +24,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aiokafka import AIOKafkaProducer
 from first_call import free_port, learnt
 from rig import CONFIGS, STATE, as_environment, place, report
+
+from millrace.app.tools.local_broker.topics import create_topic
 
 AT_MOST_S = 240.0
 BATCH = 4096
 WAYS = {"1": (1, BATCH), "2": (2, 2 * BATCH), "2_sharing": (2, BATCH), "3": (3, 3 * BATCH)}
 """Workers, and the rows of a batch."""
 SETTLES_S = 4.0
+JOINED_PARTITIONS = 4
 _CALLED = "failpoint call.settled"
 """What a process prints once, when its first call is settled."""
 
@@ -138,6 +144,55 @@ def measured(workers: list[Worker], seconds: float) -> dict[str, float]:
     return {"records_per_s": records / (ended - began), "records_per_cpu_s": records / (spent_then - spent)}
 
 
+def write_joined(bootstrap: str, records: int) -> tuple[str, str]:
+    """Write records of some minutes ago, and labels of 3 % of them in the same partitions; return both topics."""
+    topics = f"joined-{time.time():.0f}", f"joined-{time.time():.0f}-labels"
+    for topic in topics:
+        create_topic(bootstrap, topic, JOINED_PARTITIONS)
+    asyncio.run(_write_joined(bootstrap, topics, records))
+    return topics
+
+
+async def _write_joined(bootstrap: str, topics: tuple[str, str], records: int) -> None:
+    began, x = round(time.time() * 1000) - 3_600_000, ",".join(f"{at / 28:.4f}" for at in range(28))
+    labels = [at for at in range(records) if at % 33 == 0]
+    sent = (
+        (topics[0], [(began + at // 10, f'{{"x":[{x}],"id":{at}}}'.encode(), at % 4) for at in range(records)]),
+        (topics[1], [(began + at // 10 + 500, f'{{"id":{at},"y":1.0}}'.encode(), at % 4) for at in labels]),
+        (topics[1], [(began + records // 10 + 60_000, b'{"id":-1,"y":0.0}', number) for number in range(4)]),
+    )
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=2**19) as producer:
+        for topic, log in sent:
+            for number in range(JOINED_PARTITIONS):
+                batch = producer.create_batch()
+                for at, value, place in log:
+                    if place == number and batch.append(key=None, value=value, timestamp=at) is None:
+                        await (await producer.send_batch(batch, topic, partition=number))
+                        batch = producer.create_batch()
+                        batch.append(key=None, value=value, timestamp=at)
+                if batch.record_count():
+                    await (await producer.send_batch(batch, topic, partition=number))
+
+
+def joined_works(bootstrap: str, records: int) -> dict[str, Work]:
+    """Return what learns labels that come later, by who reads them."""
+    topic, labels = write_joined(bootstrap, records)
+    settings = {
+        "records.label": "null",
+        "labels.topics": f'["{labels}"]',
+        "labels.join": '{"record": "id", "dtype": "int64"}',
+        "labels.label": '{"y": {"dtype": "float32", "absent": 0.0}}',
+        "labels.within": "10s",
+        "labels.early": "1s",
+        "labels.on_silence": "absent",
+        "training.batches_per_call": "4",
+    }
+    return {
+        "joined": Work("higgs_json.yaml", topic, settings),
+        "joined_own": Work("higgs_json.yaml", topic, {**settings, "labels.co_partitioned": "true"}),
+    }
+
+
 def restarts_s(workers: list[Worker], times: int) -> list[float]:
     """Kill a worker so often; the seconds to the chief's next call."""
     took = []
@@ -159,6 +214,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--restarts", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS), help="separated by commas; 1 and 2 are always needed")
+    parser.add_argument("--joined", type=int, default=0, help="so many records whose labels come later, too")
     given = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
     decode = Work("higgs_json.yaml", given.json, {"training.batches_per_call": "4"})
@@ -168,7 +224,8 @@ def main() -> None:
     by_work: dict[str, dict[str, dict[str, float]]] = {}
     restarts: list[float] = []
     ways = given.ways.split(",")
-    for name, work in (("decode", decode), ("mlp", compute)):
+    works = {"decode": decode, "mlp": compute, **(joined_works(given.bootstrap, given.joined) if given.joined else {})}
+    for name, work in works.items():
         by_work[name] = {}
         for way in ways:
             workers, batch = WAYS[way]
@@ -193,6 +250,7 @@ def main() -> None:
         for name in by_work:
             details[f"{name}_{by_clock}"] = ratio(name, "records_per_s", way)
             details[f"{name}_{by_cpu}"] = ratio(name, "records_per_cpu_s", way)
+    details |= {f"{name}_2_over_1": ratio(name, "records_per_s") for name in by_work if name.startswith("joined")}
     details |= {"mlp_2_over_1": ratio("mlp", "records_per_s"), "restarts_s": restarts}
     report(figures, details)
 

@@ -41,7 +41,7 @@ from tests.faults.campaigns.kills import broker
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.later_labels import Traffic, draw
 
-WORKERS = 2
+WORKERS = (2, 2)
 _TRAINING = {"passes": EXACT["passes"], "batch_size": 128, "batches_per_call": 4}
 _PROGRESS = 400
 """Offsets that are settled anew between two kills."""
@@ -53,10 +53,18 @@ _POINTS: Sequence[Sequence[str]] = (
 
 
 def wage(
-    bootstrap: str, folder: Path, *, kills: int, seed: int, take: str | None = None, co_partitioned: bool = False
+    bootstrap: str,
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    workers: tuple[int, int] = WORKERS,
+    take: str | None = None,
+    co_partitioned: bool = False,
 ) -> JoinedFigures:
     """Have a group learn two topics while its workers are killed, and compare what they have learnt with a plain join.
 
+    `workers` are there for the first half of the topics, and for the second, who resume from what the first have left.
     `take` is which of several labels a record gets; None: the seed draws it.
     """
     began, random = time.monotonic(), Random(seed)
@@ -70,10 +78,12 @@ def wage(
     create_topic(bootstrap, topics.labels, traffic.label_partitions)
     given = {**sections(topics, figures.take), "training": _TRAINING}
     given["labels"] = {**given["labels"], "co_partitioned": co_partitioned}
-    with GroupOfProcesses(folder, topics, WORKERS, **given) as group:  # type: ignore[arg-type]
-        before = some_jumps(topics, all_of_it, random)
-        append_jumps(group.projects[0].folder, topics, before)
-        for part, strikes in zip(parts_of(traffic, all_of_it), (kills // 2, kills - kills // 2), strict=True):
+    before = some_jumps(topics, all_of_it, random)
+    shares = kills // 2, kills - kills // 2
+    for size, part, strikes in zip(workers, parts_of(traffic, all_of_it), shares, strict=True):
+        with GroupOfProcesses(folder, topics, size, **given) as group:  # type: ignore[arg-type]
+            if not part.start:
+                append_jumps(group.projects[0].folder, topics, before)
             written(topics, part)
             group.keep_running()
             for _ in range(strikes):
@@ -92,7 +102,7 @@ def _await(group: GroupOfProcesses, offsets: int) -> None:
 def _strike(group: GroupOfProcesses, random: Random, figures: JoinedFigures, most: int) -> None:
     """Kill a worker while the group learns; half of the time its successor dies at a failpoint."""
     _await(group, min(most - 1, group.settled() + _PROGRESS))
-    victim = random.randrange(WORKERS)
+    victim = random.randrange(len(group.runs))
     time.sleep(random.uniform(0, 1))
     group.member(victim).kill()
     figures.kills += 1
@@ -112,6 +122,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=12, help="how many, and some more at failpoints")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
     parser.add_argument("--take", choices=TAKES, help="which of several labels a record gets; the seed draws it")
+    parser.add_argument("--workers", default="2,2", help="how many, for the first half and for the second")
     parser.add_argument("--co-partitioned", action="store_true", help="each worker reads its own labels alone")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
@@ -125,6 +136,7 @@ def main() -> None:
             there,
             kills=options.kills,
             seed=options.seed,
+            workers=tuple(map(int, options.workers.split(","))),  # type: ignore[arg-type]
             take=options.take,
             co_partitioned=options.co_partitioned,
         )
