@@ -41,6 +41,8 @@ class Lengths:
     reservoir_rows: int = 131_072
     recent_rounds: int = 40
     recent_records: int = 40_000
+    joined_streams_records: int = 600_000
+    joined_streams_rounds: int = 3
     forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
@@ -97,6 +99,8 @@ QUICK = Lengths(
     formats_rounds=2,
     poisoned_records=8_192,
     poisoned_rounds=1,
+    joined_streams_records=50_000,
+    joined_streams_rounds=1,
     poisoned_stream_records=400_000,
     poisoned_stream_rounds=1,
     reservoir_rows=16_384,
@@ -259,6 +263,12 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "joined.py",
             {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
             {name: name for name in ("join_of_plain", "join_all_of_plain")},
+        ),
+        ServiceCase(
+            "joined-streams",
+            "joined_streams.py",
+            {**where, "rounds": lengths.joined_streams_rounds, "records": lengths.joined_streams_records},
+            {"join_over_kafka_streams": "join_over_kafka_streams"},
         ),
         ServiceCase(
             "forked",

@@ -117,6 +117,10 @@ MEANINGS: Mapping[str, Meaning] = {
         "≥ 0.9",
     ),
     "join_all_of_plain": Meaning("the same with a label for each record", "≥ 0.7"),
+    "join_over_kafka_streams": Meaning(
+        "labels that come later: records joined and learnt, over those that Kafka Streams joins and writes to a topic",
+        "≥ 3",
+    ),
     "fork_loss_of_old": Meaning(
         "a fork with one more layer, after 50,000 records: its loss over that of the old one", "≤ 1"
     ),
