@@ -29,10 +29,14 @@ RECORDS_FROM, LABELS_FROM = 0, _KEYS // 2
 
 
 def in_time(values: dict[str, Any], options: LabelOptions) -> None:
-    """Have a config join by the broker's times, and within seconds, as nobody waits for half an hour."""
+    """Have a config join by the broker's times, and within seconds, as nobody waits for half an hour.
+
+    Made-up labels lie in any partition.
+    """
     labels, records = values["labels"], values["records"]
     labels["within"] = f"{min(options.within, _WITHIN_S):g}s"
     labels["early"] = f"{min(options.early, _EARLY_S):g}s"
+    labels["co_partitioned"] = False
     for one in (labels, records, *records["by_topic"].values()):
         one["event_time"] = None
 

@@ -82,9 +82,12 @@ def test_made_up_labels_are_joined_as_a_plain_join_does(load_text: LoadText, tak
 def test_a_proof_joins_by_the_brokers_times_and_within_seconds(load_text: LoadText, tmp_path: Path) -> None:
     text = CONFIG.replace("}}", "}, event_time: {field: at}}")
     text += (
-        LABELS.replace("TAKE", "last").replace("ABSENT", "0.0").replace("100ms", "30m") + "  event_time: {field: at}\n"
+        LABELS.replace("TAKE", "last").replace("ABSENT", "0.0").replace("100ms", "30m")
+        + "  event_time: {field: at}\n  co_partitioned: true\n"
     )
     theirs = load_text(text).settings
     ours = load(set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart").config, {}).settings
     assert (ours.labels.within, ours.labels.early, ours.labels.take) == (2.0, 0.01, theirs.labels.take)
     assert (ours.labels.event_time, ours.records.event_time) == (None, None)
+    assert theirs.labels.co_partitioned
+    assert not ours.labels.co_partitioned, "made-up labels lie in any partition"
