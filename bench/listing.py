@@ -249,7 +249,10 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "recent",
             "recent.py",
             {"rounds": lengths.recent_rounds, "records": lengths.recent_records},
-            {name: name for name in ("memory_of_passes_cpu", "memory_of_passes_points")},
+            {
+                name: name
+                for name in ("memory_of_passes_cpu", "memory_of_passes_points", "members_cpu", "members_points")
+            },
         ),
         ServiceCase(
             "where",

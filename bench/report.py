@@ -106,6 +106,14 @@ MEANINGS: Mapping[str, Meaning] = {
         "the same, where what is learnt changes forty times: accuracy above that of eight of the same batch, points",
         "≥ 8",
     ),
+    "members_cpu": Meaning(
+        "two members, of the last 300 and of the records since a drift: CPU of a call, over one model with a memory",
+        "≤ 2.2",
+    ),
+    "members_points": Meaning(
+        "the same, where what is learnt changes forty times: accuracy above that of one model with a memory, points",
+        "≥ 0",
+    ),
     "where_over_plain": Meaning(
         "`records.where` that filters nine records of ten: rate at which the topic is read, over that at which all of "
         "it is learnt, from bytes to a learnt block, by CPU; the format that gains least",

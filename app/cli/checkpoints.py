@@ -232,12 +232,11 @@ def weights(
     load_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
     from millrace.app.service.kept_sample import RecordSamples  # noqa: PLC0415
-    from millrace.app.service.model_setup import model_file  # noqa: PLC0415
+    from millrace.app.service.model_setup import load_model  # noqa: PLC0415
     from millrace.training.model.call.class_balance import NAME as SHAPING  # noqa: PLC0415
     from millrace.training.model.call.class_balance import correct_last_layer  # noqa: PLC0415
     from millrace.training.model.call.running_scale import NAME as SCALE  # noqa: PLC0415
     from millrace.training.model.call.running_scale import constants_of  # noqa: PLC0415
-    from millrace.training.model.setup import model_file as model_code  # noqa: PLC0415
     from millrace.training.model.weights.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
     settings = _settings(file)
@@ -248,7 +247,7 @@ def weights(
     schema = settings.row_schema
     state = store.load(number, only={PART, SHAPING, SCALE})
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
-    model = model_with_weights(model_code.load(model_file(settings)), schema, state[PART], (kept,))
+    model = model_with_weights(load_model(settings), schema, state[PART], (kept,))
     corrected = balance is not None and correct_last_layer(model, balance, state.get(SHAPING, PartState()))
     written = write_weights(model, out)
     answer = {"checkpoint": number, "bytes": written, "file": str(out)}

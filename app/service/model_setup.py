@@ -22,6 +22,7 @@ from millrace.training.model.probes import ReadSample
 from millrace.training.model.proof.function_proofs import draws_by_seed, repeats_itself, row_by_row, states_add_up
 from millrace.training.model.proof.proof import Finding, ModelProof
 from millrace.training.model.setup.build_errors import without_effect, without_mean
+from millrace.training.model.setup.mixture import MixedModel
 from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.events import ReportEvent, ignore_event
@@ -43,6 +44,14 @@ def model_file(settings: Settings) -> ModelFile:
     )
 
 
+def load_model(settings: Settings) -> LoadedModelFile:
+    """Load the model file; with `training.members` it builds their mixture."""
+    functions, members = load(model_file(settings)), settings.training.members
+    if members is None:
+        return functions
+    return replace(functions, build=partial(MixedModel.of, functions.build, members.recent, members.since_drift))
+
+
 def build_learner(
     settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None, *, replay: bool = True
 ) -> Learner:
@@ -51,7 +60,7 @@ def build_learner(
     `group` is the strategy of a group of workers, where this process is one of it. Without `replay` a reservoir is only
     filled, and no row is learnt again.
     """
-    learner = make_learner(load(model_file(settings)), settings, samples, group, replay=replay)
+    learner = make_learner(load_model(settings), settings, samples, group, replay=replay)
     for sentence in (*without_effect(learner.model), *without_mean(learner.model)):
         log.warning("model.build: %s", sentence)
     trace(learner, settings)
@@ -86,6 +95,7 @@ def make_learner(
         samples=samples,
         passes=training.passes,
         memory=training.memory,
+        members=None if training.members is None else training.members.since_drift,
         rows_together=training.rows == "together",
         augment=functions.augment,
         balance=settings.balance.for_rows(settings.row_schema),

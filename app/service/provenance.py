@@ -73,6 +73,7 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
             **{f"training.{name}": training[name] for name in _TRAINING},
             # Only where it is, so that checkpoints from before it show no change.
             **({"training.rows": training["rows"]} if training["rows"] != "apart" else {}),
+            **({f"training.members.{name}": value for name, value in (training["members"] or {}).items()}),
             **{f"model.{name}": model[name] for name in _MODEL},
             **{f"model.args.{name}": value for name, value in model["args"].items()},
             "model.sha256": model_sha256(settings.model.build.file)[:12],

@@ -262,6 +262,7 @@ class Settings(Section):
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
             "training.detectors work with one worker only": bool(training.detectors),
             "training.memory works with one worker only; leave it out": training.memory is not None,
+            "training.members work with one worker only; leave them out": training.members is not None,
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
             "labels.score_on_arrival works with one worker only": self.labels.used and self.labels.score_on_arrival,

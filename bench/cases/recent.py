@@ -1,10 +1,10 @@
-"""The memory of the last records: what it costs and what it gains over as many passes of the batch.
+"""The memory of the last records: what it costs and what it gains over as many passes of the batch; and two members.
 
 Cost: the same blocks are learnt by the product's compiled call in eight passes, with a memory and without, in turns, in
-one thread. Time is that of the CPU.
+one thread; then by two members and by one model with the memory. Time is that of the CPU.
 
 Gain: the centres around which records of four classes lie change at once, forty times in succession, and each batch is
-scored before it is learnt. Both learn the same records in eight passes. Each feature is given as it is, and piecewise
+scored before it is learnt. All learn the same records in eight passes. Each feature is given as it is, and piecewise
 between quantiles.
 """
 
@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -23,9 +24,10 @@ from rig import report
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.mixture import MixedModel
 from millrace.training.model.setup.strategy import DeviceOptions
 
-FEATURES, CLASSES, CENTRES, PIECES, BATCH, BATCHES, PASSES, MEMORY = 8, 4, 12, 10, 32, 25, 8, 300
+FEATURES, CLASSES, CENTRES, PIECES, BATCH, BATCHES, PASSES, MEMORY, MEMBERS = 8, 4, 12, 10, 32, 25, 8, 300, 10_000
 INPUTS = FEATURES * (1 + PIECES)
 CONCEPT = 1_000
 """Records until the centres are others."""
@@ -44,10 +46,11 @@ def classifier() -> Any:
     return model
 
 
-def learner_of(memory: int | None) -> Learner:
-    """Build a learner with this memory."""
+def learner_of(memory: int | None, members: int | None = None) -> Learner:
+    """Build a learner with this memory, or of two members of which one draws from so many records."""
     options = LearnerOptions(schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1, threads=1), seed=1)
-    return Learner(classifier, None, replace(options, passes=PASSES, memory=memory))
+    build = classifier if members is None else partial(MixedModel.of, classifier, MEMORY, members)
+    return Learner(build, None, replace(options, passes=PASSES, memory=memory, members=members))
 
 
 def stream(records: int) -> tuple[Any, Any]:
@@ -104,9 +107,9 @@ def cost(ways: tuple[Learner, Learner], rows: list[Rows], rounds: int) -> list[t
     return found[1:]  # the first traces
 
 
-def accuracy(rows: list[Rows], memory: int | None) -> float:
+def accuracy(rows: list[Rows], memory: int | None, members: int | None = None) -> float:
     """Return the share of the records that were guessed right before they were learnt."""
-    learner = learner_of(memory)
+    learner = learner_of(memory, members)
     return sum(float(learner.learn(one).result.states[0]) for one in rows) / len(rows) / BATCH / BATCHES
 
 
@@ -117,16 +120,22 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=40 * CONCEPT)
     given = parser.parse_args()
     # Learners first, as the first tensor fixes the threads.
-    ways = learner_of(MEMORY), learner_of(None)
+    ways, mixed = (learner_of(MEMORY), learner_of(None)), (learner_of(None, MEMBERS), learner_of(MEMORY))
     rows = blocks(*stream(given.records))
-    ratios = [one / other for one, other in cost(ways, rows, given.rounds)]
-    plain, drawn = (accuracy(rows, memory) for memory in (None, MEMORY))
+    ratios, twice = ([one / other for one, other in cost(each, rows, given.rounds)] for each in (ways, mixed))
+    plain, drawn, both = (accuracy(rows, *ways) for ways in ((None,), (MEMORY,), (None, MEMBERS)))
     report(
         {
             "memory_of_passes_cpu": round(statistics.median(ratios), 3),
             "memory_of_passes_points": round(100 * (drawn - plain), 2),
+            "members_cpu": round(statistics.median(twice), 3),
+            "members_points": round(100 * (both - drawn), 2),
         },
-        {"cpu": sorted(round(one, 3) for one in ratios), "accuracy": {"of the batch": plain, "of the memory": drawn}},
+        {
+            "cpu": sorted(round(one, 3) for one in ratios),
+            "members_cpu": sorted(round(one, 3) for one in twice),
+            "accuracy": {"of the batch": plain, "of the memory": drawn, "of two members": both},
+        },
     )
 
 

@@ -36,6 +36,7 @@ from millrace.training.model.call.witness import Witness
 from millrace.training.model.probes import Probe, ProbeRows, ReadSample
 from millrace.training.model.setup.build_errors import check_inputs, explained, unadapted
 from millrace.training.model.setup.keras_internals import build, converted
+from millrace.training.model.setup.mixture import MixedModel
 from millrace.training.model.setup.strategy import DeviceOptions, make_strategy
 from millrace.training.model.variables import (
     VariablesPart,
@@ -67,6 +68,8 @@ class LearnerOptions:
     """How often each batch is learnt; it is scored before the first update and counts once."""
     memory: int | None = None
     """Of how many recent rows the passes after the first draw theirs; None repeats the batch."""
+    members: int | None = None
+    """The same for the members of a mixture: the most rows that one of them draws from. Then `memory` is None."""
     rows_together: bool = False
     """Whether the loss compares rows of a batch; then all batches are whole, and only whole ones are learnt."""
     augment: Augment | None = None
@@ -144,7 +147,7 @@ class Learner:
         """Build the same model again, by the same code, on one replica that takes batches of this size."""
         one = replace(self.options.devices, replicas=1, group=None)
         samples = (lambda: self.probes.sample,)
-        unshaped = replace(self.options, augment=None, balance=None, memory=None)
+        unshaped = replace(self.options, augment=None, balance=None, memory=None, members=None)
         options = replace(unshaped, devices=one, batch_size=batch_size, samples=samples)
         if (kept := options.reservoir) is not None and self.call.shaping.reservoir is not None:
             # As many rows beside a batch, so that the others pull by as much; none of them is looked at.
@@ -201,6 +204,11 @@ class Learner:
         """What holds rows that were learnt; what the settings do not ask for is not among them."""
         shaping = self.call.shaping
         return tuple(one for one in (shaping.reservoir, shaping.recent) if one is not None)
+
+    @property
+    def mixtures(self) -> tuple[MixedModel, ...]:
+        """The model, if it is one of members."""
+        return (self.model,) if isinstance(self.model, MixedModel) else ()
 
     @property
     def variables(self) -> list[Any]:
@@ -285,8 +293,9 @@ class Learner:
             beside = share if options.beside is None else options.beside
             members, rows = self.strategy.num_replicas_in_sync // here, self.rows_of(self.probe())
             reservoir = Reservoir.of(options.reservoir, options.schema, beside, rows, options.seed, members)
-        if options.memory is not None:
-            recent = RecentRows(options.memory, options.passes, self.rows_of(self.probe()), options.seed)
+        if (held := options.memory or options.members) is not None:
+            several = 1 if options.members is None else 2
+            recent = RecentRows(held, options.passes, self.rows_of(self.probe()), options.seed, several)
         return ShapingOptions(
             augment=options.augment, balance=options.balance, reservoir=reservoir, recent=recent, seed=options.seed
         )

@@ -27,7 +27,6 @@ from millrace.training.model.setup.keras_internals import layers_of
 Array = npt.NDArray[Any]
 _COUNTED = re.compile(r"^(.*?)_(\d+)$")
 _UNNAMED = re.compile(r"^variable_\d+$")
-_READING = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _MUTATING_OPS = ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "MutableHashTable", "MutableDenseHash")
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 """Prefixes of the operations that draw random numbers from TensorFlow's own state; `StatelessRandom…` do not."""
@@ -125,21 +124,15 @@ def copies(variable: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def unmoved(variables: Iterable[Any]) -> Iterator[None]:
-    """Put these variables back that a model may move by itself meanwhile, as the seeds of layers that always draw."""
+def unmoved(model: Any) -> Iterator[None]:
+    """Put back what the model moves by itself meanwhile, as the seeds of layers that always draw."""
     # By the copies: to assign what is reduced on read would change each replica's portion.
-    kept = [(copy, copy.read_value()) for one in variables for copy in copies(one)]
+    kept = [(copy, copy.read_value()) for one in model.non_trainable_variables for copy in copies(one)]
     try:
         yield
     finally:
         for copy, value in kept:
             copy.assign(value)
-
-
-def moved_by(function: Any, variables: Iterable[Any]) -> list[Any]:
-    """Return those of the variables that a concrete function may change: it does more with them than read."""
-    used = {id(outer): {op.type for op in inner.consumers()} for outer, inner in function.graph.captures}
-    return [one for one in variables if any(used.get(id(copy.handle), _READING) - _READING for copy in copies(one))]
 
 
 def backing(variable: Any) -> Any:

@@ -110,7 +110,7 @@ class TrainerState:
 
     def figures(self) -> Mapping[str, Reported]:
         """Return what the parts report, by name."""
-        return reported_by((*self._parts, *self.shapers))
+        return reported_by((*self._parts, *self.shapers, *self._learner.mixtures))
 
     def settled(self, facts: BlockFacts) -> None:
         """Have what follows the ledger follow a block that it has settled."""

@@ -59,6 +59,27 @@ class LiveMetricsSettings(Section):
         return self
 
 
+class MembersSettings(Section):
+    """Two copies of the model, mixed by how good each was of late."""
+
+    recent: Count = Field(
+        300, ge=1, le=1_000_000, description="The later passes of one member draw from the last records, this many."
+    )
+    since_drift: Count = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Those of the other draw from the records since the stream has changed, at most from this many. "
+        "Where its loss rises by more than chance, it begins anew.",
+    )
+
+    @model_validator(mode="after")
+    def _one_reaches_further(self) -> Self:
+        if self.since_drift <= self.recent:
+            raise SettingError("since_drift", f"it is not more than recent, {self.recent}; set it to 10000")
+        return self
+
+
 class TrainingSettings(Section):
     """How it learns."""
 
@@ -80,6 +101,13 @@ class TrainingSettings(Section):
         "the model out. The rows are in each checkpoint. Needs passes of 2 or more and one worker. Null: the batch is "
         "repeated.",
         examples=[300],
+    )
+    members: MembersSettings | None = Field(
+        None,
+        description="Two copies of the model, mixed by how good each was of late, in place of one: a change is learnt "
+        "better, for about twice the computing. Takes a functional or Sequential model. The rows are in each "
+        "checkpoint. Needs passes of 2 or more, one worker, and no training.memory. Null: one model.",
+        examples=[{"recent": 300, "since_drift": 10_000}],
     )
     batches_per_call: Count = Field(
         16,
@@ -207,23 +235,28 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _memory_is_drawn_from(self) -> Self:
-        if self.memory is None:
+        if self.members is not None and self.memory is not None:
+            raise SettingError("memory", "training.members have memories of their own; leave one of the two out")
+        name, held = "memory", self.memory
+        if self.members is not None:
+            name, held = "members", self.members.recent
+        if held is None:
             return self
         if self.passes == 1:
             raise SettingError(
-                "memory", "the passes after the first draw from it, and there is one; set training.passes: 8"
+                name, "the passes after the first draw from it, and there is one; set training.passes: 8"
             )
-        if self.memory < self.batch_size:
+        if held < self.batch_size:
             raise SettingError(
-                "memory",
-                f"{self.memory} records are fewer than one batch of {self.batch_size}; set training.batch_size: 32, or "
+                name,
+                f"{held} records are fewer than one batch of {self.batch_size}; set training.batch_size: 32, or "
                 "a larger memory",
             )
         if self.rows == "together":
             raise SettingError(
-                "memory",
-                "training.rows: together compares the rows of a batch, and memory would draw others, some of them "
-                "twice; leave memory out",
+                name,
+                f"training.rows: together compares the rows of a batch, and {name} would draw others, some of them "
+                f"twice; leave {name} out",
             )
         return self
 

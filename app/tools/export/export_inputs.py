@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 
 from millrace.app.service.kept_sample import RecordSamples
-from millrace.app.service.model_setup import model_file
+from millrace.app.service.model_setup import load_model
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.settings.secret_files import masked
@@ -28,7 +28,6 @@ from millrace.training.model.call.running_scale import with_constants
 from millrace.training.model.export.export_reference import correction_of, expected_answers
 from millrace.training.model.export.served_module import ServedModel, require_servable
 from millrace.training.model.probes import Probe, ProbeRows
-from millrace.training.model.setup import model_file as model_code
 from millrace.training.model.setup.model_code import is_code_of, named
 from millrace.training.model.weights.weights import PART, model_with_weights
 
@@ -70,7 +69,7 @@ def served_model(settings: Settings, checkpoint: VerifiedCheckpoint) -> ServedMo
     schema = with_classes(settings.block_schema, {} if appeared is None else appeared.facts)
     require_servable(schema)
     _require_same_code(settings, checkpoint.manifest)
-    functions = model_code.load(model_file(settings))
+    functions = load_model(settings)
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     model = model_with_weights(functions, schema, checkpoint.parts[PART], (kept,))
     corrected = correction_of(model, settings.balance.for_rows(settings.row_schema), checkpoint.parts.get(SHAPING))

@@ -18,8 +18,8 @@ from millrace.app.service.model_setup import (
     examine,
     golden_of,
     golden_records_of,
+    load_model,
     make_learner,
-    model_file,
     require_known_conditions,
     trace,
     watched_of,
@@ -35,7 +35,6 @@ from millrace.training.model.probes import Probe, ReadSample
 from millrace.training.model.proof.proof import Finding
 from millrace.training.model.setup.build_errors import without_mean
 from millrace.training.model.setup.model_code import OURS
-from millrace.training.model.setup.model_file import load
 
 _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
@@ -82,7 +81,7 @@ def build_checks(
     """Check that the model loads and builds; return the learner where there is one."""
     build = settings.model.build
     try:
-        functions = load(model_file(settings))
+        functions = load_model(settings)
     except MillraceError as error:
         yield fail("model file", error)
         yield skip("model", "the model file does not load")
@@ -196,7 +195,7 @@ def _remembered(learner: Learner) -> Iterator[CheckResult]:
     passes = learner.options.passes
     if recent is not None:
         yield ok(
-            "memory",
+            "memory" if learner.options.members is None else "members",
             f"passes 2 to {passes} draw from the last {recent.size:,} rows, which take {recent.nbytes / 1e6:,.1f} MB "
             "beside their texts",
         )

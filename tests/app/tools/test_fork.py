@@ -136,6 +136,24 @@ def test_a_changed_model_begins_with_what_fits_and_goes_on_at_the_position(learn
     assert learnt.joinpath("checkpoints", "clicks", "checkpoints", "0000000001").is_dir()
 
 
+def test_members_begin_with_the_weights_of_one_model_and_the_first_with_its_optimizer(learnt: Path) -> None:
+    path = config(learnt, name="mixed")
+    members = "threads: 1, passes: 2, members: {recent: 16, since_drift: 64}"
+    path.write_text(path.read_text().replace("threads: 1", members))
+    fork(learnt, "clicks@1", "mixed", "-c", str(path))
+    old, new = store_of(learnt, "clicks").load(1), store_of(learnt, "mixed").load(0)
+    for key, array in old["model"].arrays.items():
+        np.testing.assert_array_equal(new["model"].arrays[key], array)
+        np.testing.assert_array_equal(new["model"].arrays[f"since_drift/{key}"], array)
+    for key, array in old["optimizer"].arrays.items():
+        np.testing.assert_array_equal(new["optimizer"].arrays[key], array)
+        if "learning_rate" not in key:
+            other = key.replace(
+                "optimizer/", "since_drift_optimizer/since_drift_" if "_" in key else "since_drift_optimizer/"
+            )
+            assert not new["optimizer"].arrays[other].any()
+
+
 def test_another_optimizer_begins_anew_under_the_old_config_by_name(learnt: Path) -> None:
     path = config(learnt, optimizer="sgd")
     try:

@@ -66,6 +66,8 @@ class Form:
     """Kills of a run of which checkpoints are rebuilt."""
     shaped: int = 0
     """Kills of a run whose rows depend on the records before them."""
+    members: int = 0
+    """Kills of a run of two members."""
     ordinary: int = 0
     """Kills of a run of an ordinary stream: filtered, scaled, remembered by class."""
     joined: int = 0
@@ -92,6 +94,7 @@ USUAL = Form(
     handover=3,
     rebuild=3,
     shaped=3,
+    members=3,
     ordinary=3,
     joined=3,
     formats=100_000,
@@ -107,6 +110,7 @@ FULL = Form(
     handover=10,
     rebuild=9,
     shaped=20,
+    members=20,
     ordinary=20,
     joined=20,
     join_records=1_000_000,
@@ -189,6 +193,10 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         everything = exactness.EVERYTHING
         return exactness.compare(bootstrap, there / "shaped", kills=form.shaped, seed=seed, shaped=everything).summary()
 
+    def of_members() -> dict[str, Any]:
+        mixed = exactness.MEMBERS
+        return exactness.compare(bootstrap, there / "members", kills=form.members, seed=seed, shaped=mixed).summary()
+
     def of_ordinary() -> dict[str, Any]:
         return ordinary.compare(bootstrap, there / "ordinary", kills=form.ordinary, seed=seed).summary()
 
@@ -219,6 +227,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         handed_over,
         rebuilt,
         shaped,
+        of_members,
         of_ordinary,
         joins,
         accounted,

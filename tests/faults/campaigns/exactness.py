@@ -19,7 +19,7 @@ from millrace.app.settings import load, to_schema
 from millrace.app.tools.prove.trainer_process import UnprovenError
 from millrace.consumers.failpoints import NAMES
 from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from tests.faults.harness import sequences, shaped_model, windowed_model
+from tests.faults.harness import members_model, sequences, shaped_model, windowed_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import FEATURES, Project
@@ -52,6 +52,11 @@ EVERYTHING: Mapping[str, Mapping[str, Any]] = {
 }
 """Rows that depend on the records before them: sequences, with room for fewer keys than there are, of which some of the
 class that is to come less often are left out; rows of the past beside them; and noise."""
+MEMBERS: Mapping[str, Mapping[str, Any]] = {
+    "model": {"build": f"{Path(members_model.__file__)}:build_model"},
+    "training": {**EXACT, "shuffle": 0, "members": {"recent": 300, "since_drift": 2_000}},
+}
+"""Two members, of which one begins anew whenever the labels mean the opposite."""
 _BEFORE, _A_KILL = 8_000, 3_000
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS, _MOST_SAVES = 6, 3
@@ -78,6 +83,8 @@ class Figures:
     lost: int = 0
     """Offsets that were neither learnt nor accounted for otherwise."""
     learnt_twice: int = 0
+    restarts: int = 0
+    """With members: how often one has begun anew."""
     sequences: int = 0
     """Records that were learnt as sequences."""
     wrong: int = 0
@@ -145,6 +152,7 @@ def compare_ends(figures: Figures, topic: Topic, whole: Project, other: Project)
         figures.lost += max(0, due - seen.count)
         figures.learnt_twice += max(0, seen.count - due)
     figures.max_weight_difference = difference(one, two)
+    figures.restarts = int(next((value for key, value in two.arrays.items() if key.endswith("members/restarts")), 0))
 
 
 def compare_sequences(figures: Figures, topic: Topic, project: Project) -> None:

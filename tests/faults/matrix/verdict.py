@@ -19,6 +19,7 @@ HANDED_OVER = (
     "handover",
     "rebuild",
     "shaped",
+    "members",
     "ordinary",
     "joined",
     "formats",
@@ -47,6 +48,8 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "shaping_learnt_twice": ["shaped.learnt_twice"],
     "shaping_max_weight_difference": ["shaped.max_weight_difference"],
     "shaping_wrong": ["shaped.wrong"],
+    "members_kills": ["members.kills"],
+    "members_max_weight_difference": ["members.max_weight_difference"],
     "ordinary_kills": ["ordinary.kills"],
     "ordinary_lost": ["ordinary.lost"],
     "ordinary_learnt_twice": ["ordinary.learnt_twice"],
@@ -106,6 +109,7 @@ class Evidence:
     handover: Told = field(default_factory=dict)
     rebuild: Told = field(default_factory=dict)
     shaped: Told = field(default_factory=dict)
+    members: Told = field(default_factory=dict)
     ordinary: Told = field(default_factory=dict)
     joined: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
@@ -155,6 +159,7 @@ class Evidence:
             "handover": (self.handover, ("max_weight_difference",)),
             "rebuild": (self.rebuild, ("max_weight_difference",)),
             "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference", "wrong")),
+            "members": (self.members, ("lost", "learnt_twice", "max_weight_difference")),
             "ordinary": (self.ordinary, ("lost", "learnt_twice", "max_weight_difference")),
             "joined": (
                 self.joined,

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from millrace.training.model.setup.keras_internals import added_losses, weigh_added_losses
+from millrace.training.model.setup.mixture import members_of
 
 
 class _WeighedStep(threading.local):
@@ -30,7 +31,8 @@ class AddedLosses:
         self._model = model
         self.of_batches = False
         """Whether a layer added one number for all rows; Keras collects losses of weights by itself."""
-        weigh_added_losses(model, self._weighed)
+        for one in (model, *members_of(model)):
+            weigh_added_losses(one, self._weighed)
 
     @property
     def weights(self) -> Any:

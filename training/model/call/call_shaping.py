@@ -152,19 +152,19 @@ class CallShaping:
             recent = tf.nest.map_structure(lambda column: column[index], recent._replace(live=()))._replace(live=live)
         return Shaping(plan.visit, seed, factors, class_weights, replays, replay_factors, recent)
 
-    def entered(self, batch: Batch, shaping: Shaping) -> Shaping:
-        """Return what shapes a batch in its later passes, which may draw from it too."""
+    def entered(self, batch: Batch, shaping: Shaping, young: Any) -> Shaping:
+        """Return what shapes a batch in its later passes, which may draw from it too; `young` as in `RecentRows`."""
         if self.recent is None:
             return shaping
-        return shaping._replace(recent=self.recent.enter(Rows(*batch, ()), shaping.recent))
+        return shaping._replace(recent=self.recent.enter(Rows(*batch, ()), shaping.recent, young))
 
-    def again(self, batch: Batch, shaping: Shaping, done: Any) -> tuple[Batch, Shaping]:
-        """Return what a further pass learns, and what shapes it."""
+    def again(self, batch: Batch, shaping: Shaping, done: Any, member: int) -> tuple[Batch, Shaping]:
+        """Return what a further pass of a member learns, and what shapes it."""
         if self._augmentation is not None:
             shaping = shaping._replace(seed=folded(shaping.seed, done))
         if self.recent is None:
             return batch, shaping
-        rows = self.recent.take(shaping.recent, done - 1, Rows(*batch, ()))
+        rows = self.recent.take(shaping.recent, done - 1, Rows(*batch, ()), member)
         batch = (rows.features, rows.labels, rows.weights, rows.offsets)
         if self.balance is not None:
             x, y = tf.nest.map_structure(lambda column: column[tf.newaxis], (rows.features, rows.labels))

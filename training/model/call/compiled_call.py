@@ -10,7 +10,7 @@ returns, and never looks inside a call.
 Owns the traced function and everything it closes over (finite guard, metrics, witness); runs on the trainer's thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.call.running_scale import RunningScale
 from millrace.training.model.call.witness import Witness
 from millrace.training.model.setup.keras_internals import as_is, converted, has_loss
+from millrace.training.model.setup.mixture import members_of
 from millrace.training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 
 
@@ -91,6 +92,9 @@ class TrainingCall:
         self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True, autograph=False)
         self._train_step = converted(model.train_step)
+        self._members = members_of(model)
+        self._later_steps = [*map(converted, model.steps)] if self._members else [self._train_step]
+        """What learns the rows of a later pass: in a mixture each member its own."""
         self.shaping = CallShaping(model, strategy, witness, options.shaping)
         if not options.inference_pass:
             self.shaping.score_in_step(model, self._finite_guard, self._added_losses)
@@ -200,13 +204,19 @@ class TrainingCall:
         # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
         guarded = [copy for variable in guarded for copy in copies(variable)]
         before = [copy.read_value() for copy in guarded]
-        verdicts, losses = self.strategy.run(self._first_step, args=(*batch, shaping))
+        verdicts, losses, apart = self.strategy.run(self._first_step, args=(*batch, shaping))
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.experimental_local_results(losses)[0]
+        young = None
+        if self._members:
+            _, _, weights, offsets = batch
+            apart = [self.strategy.experimental_local_results(one)[0] for one in apart]
+            here = tf.math.count_nonzero(offsets >= 0)
+            young = self.model.note(tf.stack(apart) * weights.shape[0], here)
         if self.options.passes > 1:
-            shaping = self.shaping.entered(batch, shaping)
+            shaping = self.shaping.entered(batch, shaping, young)
             applied = self._learn_again(applied, passes, batch, shaping)
 
         def undo() -> Any:
@@ -222,10 +232,12 @@ class TrainingCall:
     def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
 
-        def again(_: Any, done: Any) -> Any:
-            rows, shaped = self.shaping.again(batch, shaping, done)
-            verdicts = self.strategy.run(self._later_step, args=(*rows, shaped))
-            return self.strategy.experimental_local_results(verdicts)[0], done + 1
+        def again(applied: Any, done: Any) -> Any:
+            for number, step in enumerate(self._later_steps):
+                rows, shaped = self.shaping.again(batch, shaping, done, number)
+                verdicts = self.strategy.run(partial(self._later_step, step), args=(*rows, shaped))
+                applied = tf.logical_and(applied, self.strategy.experimental_local_results(verdicts)[0])
+            return applied, done + 1
 
         # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
         applied, _ = tf.while_loop(
@@ -240,10 +252,15 @@ class TrainingCall:
         if self.options.inference_pass:
             # Score before learning, as the model will behave in use; the training pass is then not counted.
             x, y, w = as_the_model_takes_it(self.model, *mine[:3])
-            y_pred = self.shaping.corrected(self.model(x, training=False), shaping.class_weights)
+            corrected = partial(self.shaping.corrected, class_weights=shaping.class_weights)
+            if self._members:
+                y_pred = self.model.scored(x, y, w, corrected)
+                self._finite_guard.show_first_loss()
+            else:
+                y_pred = corrected(self.model(x, training=False))
             self.model.compute_metrics(x, y, y_pred, sample_weight=w)
             self.metrics.mute()
-            if self.shaping.shapes and has_loss(self.model):
+            if self.shaping.shapes and has_loss(self.model) and not self._members:
                 self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
                 self._finite_guard.show_first_loss()
         else:
@@ -253,14 +270,16 @@ class TrainingCall:
         verdict, loss = self._finite_guard.verdict(), self._finite_guard.total_loss()
         if loss is None:
             [loss] = summed(tf.distribute.get_replica_context(), [self._share_of_loss(logs)])
-        return verdict, loss
+        return verdict, loss, [*self._finite_guard.first_totals(1 + len(self._members))[1:]]
 
     @as_is
-    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: Shaping) -> Any:
+    def _later_step(
+        self, step: Callable[[Any], Any], features: Any, labels: Any, weights: Any, offsets: Any, shaping: Shaping
+    ) -> Any:
         """Learn the replica's rows of a further pass, which are not scored."""
         mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
-        self._train_step(self._as_learnt(mine, shaping))
+        step(self._as_learnt(mine, shaping))
         return self._finite_guard.verdict()
 
     def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: Shaping) -> tuple[Any, Any, Any]:

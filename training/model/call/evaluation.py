@@ -16,7 +16,6 @@ import tensorflow as tf
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.compiled_call import TrainingCall
 from millrace.training.model.setup.keras_internals import as_is, has_loss
-from millrace.training.model.variables import moved_by
 
 
 @dataclass(slots=True)
@@ -71,16 +70,6 @@ class Evaluation:
         """Return what the model in use predicts for the rows of a block of one batch: an array for each output."""
         with self._call.strategy.scope():
             return [output.numpy() for output in self._predicting(*rows)]
-
-    def moved(self, rows: Rows, predicted: Sequence[npt.NDArray[np.float32]]) -> list[Any]:
-        """Return the model's own variables that `predict`, or a score of what was predicted, may change."""
-        given, model = [tf.constant(output) for output in predicted], self._call.model
-        with self._call.strategy.scope():
-            traced = (
-                self._predicting.get_concrete_function(*rows),
-                self._function.get_concrete_function(*rows, given),
-            )
-        return [*{id(one): one for each in traced for one in moved_by(each, model.non_trainable_variables)}.values()]
 
     def _predict(self, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         del partitions

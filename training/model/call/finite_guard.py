@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ import tensorflow as tf
 from millrace.training.model.call.optimizer_steps import OptimizerSteps
 from millrace.training.model.call.replica_sums import summed
 from millrace.training.model.setup.keras_internals import as_is, converted, trainable_variables_of
+from millrace.training.model.setup.mixture import members_of
 from millrace.training.model.variables import copies, optimizers_of
 
 
@@ -52,14 +54,8 @@ class FiniteGuard:
         # Replaced on the objects, so that a train_step of the user's own passes through the guard as well.
         for name, optimizer in optimizers_of(model).items():
             optimizer.apply = self._guarded(name, optimizer, optimizer.apply)
-        compute_loss = model.compute_loss
-
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            loss = compute_loss(*args, **kwargs)
-            self._step.losses.append(tf.convert_to_tensor(loss))
-            return loss
-
-        model.compute_loss = noted
+        for one in (model, *members_of(model)):
+            one.compute_loss = partial(self._noted, one.compute_loss)
 
     def open(self) -> None:
         """Begin the tracing of a step."""
@@ -102,6 +98,15 @@ class FiniteGuard:
     def updates(self) -> Sequence[RecordedUpdate]:
         """Return the updates of the step that was traced while recording, in their order."""
         return self._step.updates
+
+    def first_totals(self, count: int) -> Sequence[Any]:
+        """Return the global batch's losses that were computed first in the step, which has made an update since."""
+        return self._step.totals[:count]
+
+    def _noted(self, compute_loss: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loss = compute_loss(*args, **kwargs)
+        self._step.losses.append(tf.convert_to_tensor(loss))
+        return loss
 
     def _guarded(self, name: str, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., None]:
         steps, apply = OptimizerSteps(optimizer), converted(apply)

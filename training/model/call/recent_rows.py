@@ -55,7 +55,7 @@ class RecentDraws(NamedTuple):
 
 
 class Entered(NamedTuple):
-    """What the later passes of a batch take, [passes - 1, B]."""
+    """What the later passes of a batch take, [passes - 1, B]; those of a mixture's members one after another."""
 
     places: Any
     small: Mapping[str, Any]
@@ -68,8 +68,8 @@ class RecentRows:
 
     name = NAME
 
-    def __init__(self, size: int, passes: int, rows: Rows, seed: int) -> None:
-        """Hold the last `size` rows such as these, a block's, for calls of so many passes."""
+    def __init__(self, size: int, passes: int, rows: Rows, seed: int, members: int = 1) -> None:
+        """Hold the last `size` rows such as these, a block's, for calls of so many passes; each member has its own."""
         self.size, self._batch = size, int(rows.offsets.shape[1])
         self._places = size + self._batch
         refuse_too_many("training.memory", self._places, rows)
@@ -79,7 +79,8 @@ class RecentRows:
             """How many rows were learnt. Row number n lies at n modulo the number of places."""
         [self._salt] = mix(np.array([seed * 256 + _OWN_SEED], np.int64)).tolist()
         self._small = [name for name, one in self._columns.items() if one.shape.rank == 1]
-        self._draws = np.arange((passes - 1) * self._batch, dtype=np.int64).reshape(passes - 1, self._batch)
+        self._later = passes - 1
+        self._draws = np.arange(members * self._later * self._batch, dtype=np.int64).reshape(-1, self._batch)
 
     @property
     def variables(self) -> list[Any]:
@@ -110,15 +111,21 @@ class RecentRows:
             ranks = tf.where(present > 0, tf.cumsum(present, axis=1), last) - 1
         return RecentDraws(uniforms, ranks, here, tf.logical_and(replay, visit >= 0))
 
-    def enter(self, rows: Rows, draws: RecentDraws) -> Entered:
-        """Write a batch, [B, …], behind the rows that are held; return what its later passes take."""
+    def enter(self, rows: Rows, draws: RecentDraws, young: Any = None) -> Entered:
+        """Write a batch, [B, …], behind the rows that are held; return what its later passes take.
+
+        `young` says for each member of a mixture how many of the last rows it draws from; None takes all that are held.
+        """
         with tf.device("/CPU:0"):
             count = self._count.read_value()
             own = (count + draws.ranks) % self._places
             for name, column in named(rows).items():
                 self._columns[name].scatter_update(tf.IndexedSlices(column, own))
             total = count + draws.here
-            held = tf.maximum(tf.minimum(total, self.size), 1)
+            held = tf.minimum(total, self.size)
+            if young is not None:
+                held = tf.repeat(tf.minimum(held, young), self._later)[:, tf.newaxis]
+            held = tf.maximum(held, 1)
             numbers = tf.cast(draws.uniforms * tf.cast(held, tf.float64), tf.int64) + tf.maximum(total - held, 0)
             places = tf.where(draws.live, numbers % self._places, own)
             small = {name: self._columns[name].sparse_read(places) for name in self._small}
@@ -126,8 +133,9 @@ class RecentRows:
             small[WEIGHT] = tf.where(rows.offsets >= 0, small[WEIGHT], 0)
         return Entered(places, small, draws.here)
 
-    def take(self, entered: Entered, again: Any, rows: Rows) -> Rows:
+    def take(self, entered: Entered, again: Any, rows: Rows, member: int = 0) -> Rows:
         """Return the rows of pass number `again`, from 0, in place of a batch's."""
+        again += member * self._later
         with tf.device("/CPU:0"):
             columns = {name: tf.gather(column, again) for name, column in entered.small.items()}
             places = tf.gather(entered.places, again)

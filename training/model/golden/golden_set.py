@@ -74,7 +74,7 @@ class GoldenSet:
         return self._figures
 
     def _scored(self) -> dict[str, float]:
-        with unmoved(self._learner.model.non_trainable_variables):
+        with unmoved(self._learner.model):
             totals = self._evaluation([self._block])
         metrics = self._learner.call.metrics
         shown, loss = metrics.shown(), {"loss": totals.mean_loss} if self._evaluation.has_loss else {}

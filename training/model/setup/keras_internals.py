@@ -12,7 +12,9 @@ write their loops and branches with `tf.while_loop` and `tf.cond` instead. A use
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import keras
 import tensorflow as tf
+from keras.src.models.functional import Functional
 from keras.src.saving import saving_lib
 
 
@@ -24,6 +26,31 @@ def layers_of(model: Any) -> list[Any]:
 def build(model: Any, x: Any, y: Any, w: Any) -> None:
     """Create the variables for such a batch. Keras builds by fitting in public, and that would learn."""
     model._symbolic_build(data_batch=(x, y, w))
+
+
+def is_plain(model: Any) -> bool:
+    """Return whether a model is of Keras' own classes, and states its inputs."""
+    return type(model) is Functional or (type(model) is keras.Sequential and model.built)
+
+
+def inputs_of(model: Any) -> Any:
+    """Return the inputs of such a model in their structure, as symbolic tensors."""
+    return model._inputs_struct if type(model) is Functional else model.inputs[0]
+
+
+def compiled_with(model: Any) -> Mapping[str, Any]:
+    """Return what `compile` was given; in public Keras gives it serialized."""
+    return model._compile_config.config  # type: ignore[no-any-return]
+
+
+def put_below(variable: Any, name: str) -> None:
+    """Have the path of a variable begin with a name, before an optimizer names its own after it."""
+    variable._path = f"{name}/{variable.path}"
+
+
+def forget_metrics(model: Any) -> None:
+    """Leave out the metrics that a model was compiled with; to compile it again would keep them."""
+    model._compile_metrics = None
 
 
 def last_operation(model: Any) -> Any:

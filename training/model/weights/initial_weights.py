@@ -19,6 +19,7 @@ import numpy as np
 
 from millrace.training.checkpoints.parts import Array
 from millrace.training.errors import OtherModelError
+from millrace.training.model.setup.mixture import members_of, of_mixture
 from millrace.training.model.variables import (
     assign,
     automatic_names,
@@ -85,6 +86,8 @@ class WeightTable:
 
 def match(model: Any, found: FoundWeights) -> WeightTable:
     """Compare a model with weights; OtherModelError where none fits, or one has another shape. Changes nothing."""
+    if members_of(model) and not of_mixture(found.arrays):
+        model = members_of(model)[0]  # all members begin with the weights of one model
     variables = {key: one for key, one in model_variables(model).items() if not _is_seed(key)}
     arrays = _by_place(model, variables, found)
     pairs = {key: arrays[key] for key in variables if key in arrays}
@@ -121,13 +124,16 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
 
 def take_over(model: Any, table: WeightTable) -> None:
     """Set the model's variables by the table."""
-    variables = model_variables(model)
+    members = () if of_mixture(table.kept) else members_of(model)
+    variables = model_variables(members[0] if members else model)
     for key, array in table.kept.items():
         assign(variables[key], array)
     for key, array in table.grown.items():
         whole = np.array(read(variables[key]))
         whole[: len(array)] = array
         assign(variables[key], whole)
+    if members:
+        model.begin_with(0)
 
 
 def _by_place(model: Any, variables: Mapping[str, Any], found: FoundWeights) -> dict[str, Array]:

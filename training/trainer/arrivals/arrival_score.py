@@ -61,11 +61,9 @@ class ArrivalScore:
         probe = learner.probe().arranged(np.arange(self._size))
         try:
             rows = learner.rows_of(probe, np.ones(self._size, np.bool_))
-            with unmoved(learner.model.non_trainable_variables):
+            with unmoved(learner.model):
                 outputs = self._evaluation.predict(rows)
                 self._evaluation([rows], outputs)
-            # Found once: to copy all of a model that is frozen in large part would take longer than the prediction.
-            self._moved = self._evaluation.moved(rows, outputs)
         except (tf.errors.OpError, TypeError, ValueError) as error:
             raise ModelError(
                 f"{SETTING}: the model cannot be asked for predictions by themselves: {gist(error)}"
@@ -89,7 +87,7 @@ class ArrivalScore:
         probe, outputs = Probe(features=features, labels=labels), list[list[npt.NDArray[np.float32]]]()
         count = sum(map(len, arrived))
         with self._unless_it_raises():
-            with unmoved(self._moved):
+            with unmoved(self._learner.model):
                 for first in range(0, count, self._size):
                     places = np.arange(first, first + self._size)
                     rows = self._learner.rows_of(probe.arranged(np.minimum(places, count - 1)), places < count)
@@ -121,7 +119,7 @@ class ArrivalScore:
             self._missed += len(sample) - len(places)
             if len(places):
                 outputs = [*map(np.concatenate, zip(*(predicted.outputs for _, predicted in known), strict=True))]
-                with self._unless_it_raises(), unmoved(self._moved):
+                with self._unless_it_raises():
                     self._score(rows, places, outputs)
 
     def figures(self) -> ArrivalFigures:

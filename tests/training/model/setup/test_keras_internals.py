@@ -21,6 +21,7 @@ USED_OF_KERAS = {
         "_flatten_layers",
         "_losses",
         "_symbolic_build",
+        "_compile_config",
         "_compile_loss",
         "_compile_metrics",
         "_loss_tracker",
@@ -41,9 +42,10 @@ USED_OF_KERAS = {
     TFOptimizer: ("_all_reduce_sum_gradients",),
     CompileLoss: ("_user_loss_weights",),
     CompileMetrics: ("_user_metrics", "_flat_metrics", "_flat_weighted_metrics"),
-    Functional: ("_outputs_struct",),
+    Functional: ("_inputs_struct", "_outputs_struct"),
     keras.losses.BinaryCrossentropy: ("_fn_kwargs",),
     MeanMetricWrapper: ("_fn_kwargs",),
+    keras.Variable: ("_path",),
     Node: ("_keras_history",),
 }
 """Of each class the private parts that are used of it; it is a node that gives a tensor its history."""

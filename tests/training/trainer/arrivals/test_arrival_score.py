@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -42,13 +41,12 @@ class Head:
         self.topic = topic
         self.begun = 0
         self.handoff: SendEnd | None = None
-        self.positions: Mapping[Partition, int] = {}
 
     def resolve_start(self, start: Start) -> Mapping[Partition, int]:
         return dict(self.topic.ends)
 
     def begin(self, incarnation: int, positions: Mapping[Partition, int], handoff: SendEnd) -> None:
-        self.begun, self.handoff, self.positions = incarnation, handoff, positions
+        self.begun, self.handoff = incarnation, handoff
 
     def append(self, count: int, partition: Partition = P0) -> None:
         """Append records; they are read at once, and learnt when the topic has produced them."""
@@ -313,19 +311,6 @@ def test_the_score_is_that_of_a_replay_with_the_delay(learner_of: MakeLearner, h
     assert np.mean(at_release) - np.mean(replayed) > 0.05
 
 
-def frozen() -> Any:
-    return mlp(keras.layers.BatchNormalization(), keras.layers.Dense(8, trainable=False), keras.layers.Dropout(0.3))
-
-
-def test_only_what_a_prediction_may_move_is_put_back(learner_of: MakeLearner, head: Begin) -> None:
-    _, reader = head(Topic())
-    for build, names in ((frozen, set()), (drawing, {"seed_generator_state", "calls"})):
-        learner = learner_of(build)
-        moved = {one.name for one in ArrivalScore(learner, live_of(learner), reader)._moved}
-        assert moved == names
-        assert len(learner.model.non_trainable_variables) > len(names)
-
-
 def test_a_restart_and_a_rewind_keep_what_was_predicted(tmp_path: Path, head: Begin) -> None:
     topic = Topic()
     source, reader = head(topic)
@@ -361,7 +346,6 @@ def test_after_an_error_the_reading_begins_again_at_the_end(
     assert source.handoff is not None
     source.handoff.fail(UnreachableError("nobody answers"))
     wait_for(lambda: source.begun == 2, timeout=30)
-    assert source.positions == {P0: 100}
     source.append(5)
     [again] = wait_for(reader.take, timeout=30)
     assert again.offsets.tolist() == [*range(100, 105)]
