@@ -3,9 +3,10 @@
 Abrupt: three concepts of a third of the records each. Gradual: over a tenth of them around each change the next
 concept's share grows from none to all. The same stream, seed and count give the same records.
 
-- agr, agr_g: Agrawal's loan applications, abrupt and gradual; led: the digits of a display of seven segments, of which
-  10 % are inverted, among 17 irrelevant ones; hyper: a hyperplane that turns; rbf_d: moving centroids; rbf_a: other
-  centroids; tree_g: random trees, gradual; sine, sea, mixed: the usual three, abrupt, sine with two features of noise
+- agr, agr_g: Agrawal's loan applications, abrupt and gradual, by functions 0 to 6 (7 to 9 know nearly one class); led:
+  the digits of a display of seven segments, of which 10 % are inverted, among 17 irrelevant ones; hyper: a hyperplane
+  that turns; rbf_d: moving centroids; rbf_a: other centroids; tree_g: random trees, gradual; sine, sea, mixed: the
+  usual three, abrupt, sine with two features of noise
 - chess: a transient chessboard of 8 × 8 fields, each of one of eight classes: records come from four fields for a
   while, then from the next four, after all of them from the whole board, and another board begins
 - bananas, segments, phishing: data sets, in the order in which River has them
@@ -35,7 +36,7 @@ def concept(stream: str, number: int, seed: int) -> base.SyntheticDataset:
     own = 1000 * seed + number
     match stream:
         case "agr" | "agr_g":
-            return synth.Agrawal(classification_function=(seed * 3 + number * 4) % 10, seed=own)
+            return synth.Agrawal(classification_function=(seed * 3 + number * 4) % 7, seed=own)
         case "led":
             return synth.LEDDrift(
                 seed=own, noise_percentage=0.1, irrelevant_features=True, n_drift_features=(0, 3, 7)[number % 3]
