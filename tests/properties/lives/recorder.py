@@ -68,7 +68,7 @@ class Recorder:
     """Stands where the learner does. Some records have no finite update, and some raise half-way through their call."""
 
     parameters, replicas, devices, learning_rate = 0, 1, ("CPU:0",), 0.125
-    batch_size = BATCH
+    batch_size, mixtures = BATCH, ()
     places = staticmethod(alone)
     options = SimpleNamespace(batch_size=BATCH, rows_together=False)
 
