@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fork(folder: Path, origin: str, name: str, *more: str) -> str:
-    os.chdir(folder)
-    result = CliRunner().invoke(application, ["fork", origin, "--as", name, *more], catch_exceptions=False)
+    with chdir(folder):
+        result = CliRunner().invoke(application, ["fork", origin, "--as", name, *more], catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 
