@@ -428,7 +428,8 @@ def _millrace(project: Project, verb: str, *words: str) -> bool:
         str(project.config),
         *words,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    root = Path(__file__).parents[3]  # wherever this process is, the model's file finds what it imports
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=root)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n")  # noqa: T201 - why it was not
     return done.returncode == 0
