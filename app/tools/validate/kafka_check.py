@@ -92,7 +92,11 @@ def _look(
 
 def _pace(settings: Settings, source: KafkaSource, held: int) -> Iterator[CheckResult]:
     """Warn where batches are so large for a slow topic that next to nothing would be learnt."""
-    training, rate = settings.training, records_per_s(source.resolve_start, oldest_ms=0)
+    training = settings.training
+    try:
+        rate = records_per_s(source.resolve_start, oldest_ms=0)
+    except MillraceError:  # Kafka went away since; the checks that need it say so
+        return
     if rate is None:
         return
     advised = pace_for(held, rate)
