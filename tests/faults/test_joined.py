@@ -44,7 +44,7 @@ def test_a_group_joins_labels_that_come_later_once_through_kills(
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
     figures = group_joined.wage(broker, tmp_path, kills=KILLS, seed=seed, co_partitioned=co_partitioned)
-    record_property("group_joined", figures.summary())
+    record_property("joined_group", figures.summary())
     print(json.dumps(figures.summary(), indent=1))  # noqa: T201 - what a failure is found by
     assert figures.kills >= KILLS
     assert figures.labelled > 500

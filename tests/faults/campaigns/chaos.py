@@ -29,6 +29,7 @@ from tests.faults.campaigns import (
     exactness,
     exports,
     formats,
+    group_joined,
     group_kills,
     group_strikes,
     handover,
@@ -76,6 +77,8 @@ class Form:
     """Its records; None: as many as the kills need."""
     join_clicked: float = 0.1
     """The share of them that labels come for."""
+    joined_group: int = 0
+    """Kills of the workers of a group whose labels come later."""
     formats: int = 0
     """Records of each format, some of them bad."""
     exports: int = 0
@@ -97,6 +100,7 @@ USUAL = Form(
     members=3,
     ordinary=3,
     joined=3,
+    joined_group=4,
     formats=100_000,
     exports=10,
 )
@@ -115,6 +119,7 @@ FULL = Form(
     joined=20,
     join_records=1_000_000,
     join_clicked=0.03,
+    joined_group=16,
     formats=1_000_000,
     exports=50,
     soak_minutes=30,
@@ -211,6 +216,9 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         )
         return found.summary()
 
+    def joins_in_group() -> dict[str, Any]:
+        return group_joined.wage_both(bootstrap, there / "joined-group", kills=form.joined_group, seed=seed).summary()
+
     def accounted() -> dict[str, Any]:
         return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()
 
@@ -230,6 +238,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         of_members,
         of_ordinary,
         joins,
+        joins_in_group,
         accounted,
         exported,
     )

@@ -22,6 +22,7 @@ HANDED_OVER = (
     "members",
     "ordinary",
     "joined",
+    "joined_group",
     "formats",
     "exports",
 )
@@ -62,6 +63,12 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "join_false_negatives": ["joined.false_negatives"],
     "join_unaccounted": ["joined.unaccounted"],
     "join_max_weight_difference": ["joined.max_weight_difference"],
+    "group_join_kills": ["joined_group.kills"],
+    "group_join_lost": ["joined_group.lost"],
+    "group_join_learnt_twice": ["joined_group.learnt_twice"],
+    "group_join_wrong": ["joined_group.wrong_labels"],
+    "group_join_false_negatives": ["joined_group.false_negatives"],
+    "group_join_unaccounted": ["joined_group.unaccounted"],
     "formats_unaccounted": ["formats.unaccounted"],
     "export_kills": ["exports.kills"],
     "export_half_versions": ["exports.half_versions"],
@@ -112,6 +119,7 @@ class Evidence:
     members: Told = field(default_factory=dict)
     ordinary: Told = field(default_factory=dict)
     joined: Told = field(default_factory=dict)
+    joined_group: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
     exports: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
@@ -164,6 +172,10 @@ class Evidence:
             "joined": (
                 self.joined,
                 ("lost", "learnt_twice", "wrong_labels", "false_negatives", "unaccounted", "max_weight_difference"),
+            ),
+            "joined_group": (
+                self.joined_group,
+                ("lost", "learnt_twice", "wrong_labels", "false_negatives", "unaccounted"),
             ),
             "formats": (self.formats, ("unaccounted",)),
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
