@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,6 @@ from millrace.app.settings import Settings, to_decoder
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
 from millrace.training.checkpoints.manifest import GOLDEN
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import ModelError, gist
 from millrace.training.model.call.metrics import preferred
 from millrace.training.model.golden.golden_records import GoldenRecords, read_golden
@@ -25,7 +24,6 @@ from millrace.training.model.setup.build_errors import without_effect, without_m
 from millrace.training.model.setup.mixture import MixedModel
 from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile, load
 from millrace.training.model.setup.strategy import DeviceOptions
-from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics, Watched, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
 
@@ -162,21 +160,6 @@ def golden_of(learner: Learner, records: GoldenRecords | None) -> GoldenSet | No
             "golden.path: %s: %d records do not decode, as %s", records.path, records.refused, records.complaint
         )
     return GoldenSet(learner, records)
-
-
-def detectors_of(
-    learner: Learner,
-    settings: Settings,
-    report: ReportEvent = ignore_event,
-    pause: Callable[[str], object] | None = None,
-) -> Detectors | None:
-    """Return what watches this model's scores; None if the settings name nothing. Raises ModelError.
-
-    `pause` is called with the reason where `training.pause_on_mark` asks for it.
-    """
-    training = settings.training
-    places, results = training.detector_places, learner.call.metrics.results_or_nan
-    return Detectors(places, results, report, pause if training.pause_on_mark else None) if places else None
 
 
 def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:

@@ -29,11 +29,10 @@ from millrace.app.service.holding import Holding, NotConnected, SourceView
 from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOptions, StreamStatistics
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
-from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of, follow_arrivals
+from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
 from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.model_setup import (
     build_learner,
-    detectors_of,
     golden_of,
     golden_records_of,
     live_metrics_of,
@@ -43,6 +42,7 @@ from millrace.app.service.model_setup import (
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.watchers import watchers_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
@@ -62,7 +62,6 @@ from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveReq
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Commands, Pause, Stop
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
@@ -76,7 +75,7 @@ from millrace.training.telemetry.events import EventKind, Events, ReportEvent, S
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
-from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.saving import Saving, SavingOptions
@@ -180,10 +179,8 @@ class Service:
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.source: SourceView = NotConnected()
         """The way to Kafka; replaced once, when it is connected."""
-        self.detectors: Detectors | None = None
-        """What watches the model's scores; set by the start if the settings name any."""
-        self.arrivals: ArrivalScore | None = None
-        """What scores records when they arrive; set by the start if the settings ask for it."""
+        self.watchers: tuple[Watcher, ...] = ()
+        """What watches the calls; set by the start as the settings ask for it."""
         self.golden: GoldenSet | None = None
         """The records by which checkpoints are judged; set by the start if the settings name any."""
         self.labels: LabelGate | None = None
@@ -281,20 +278,16 @@ class Service:
         self._raise_if_stopped()
         self._connect_labels(Jumps(lease.folder.label_jumps), opened, source)
         live = live_metrics_of(learner, self.settings)
-        arriving = follow_arrivals(self.settings, opened)
-        if arriving is not None:
-            self.arrivals = ArrivalScore(learner, live_metrics_of(learner, self.settings), arriving)
-        self.detectors = detectors_of(
-            learner, self.settings, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
+        self.watchers = watchers_of(
+            learner, self.settings, opened, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
         )
         self.golden = golden_of(learner, golden_records_of(self.settings))
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
         streams = self._streams(source, dead_letters, learner)
-        if arriving is not None:
-            # Last, when the model is the one that answers from now on.
-            arriving.start()
+        for watcher in self.watchers:
+            watcher.begin()
         trainer = Trainer(
             TrainerParts(
                 learner=learner,
@@ -405,8 +398,7 @@ class Service:
                 report_event=self.events.report,
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
                 shapers=self.shapers,
-                detectors=self.detectors,
-                arrivals=self.arrivals,
+                watchers=self.watchers,
                 golden=scoring(self.golden),
                 prepare=partial(take_initial_weights, self.settings, learner),
             ),
@@ -455,8 +447,7 @@ class Service:
             on_refused=partial(post_refused, dead_letters, self.settings.name, framed=self.settings.framed_topics),
             board=self.board,
             report_event=self.events.report,
-            detectors=self.detectors,
-            arrivals=self.arrivals,
+            watchers=self.watchers,
         )
 
     def _trainer_options(self, guard: CrashGuard) -> TrainerOptions:

@@ -35,6 +35,7 @@ from millrace.training.telemetry.events import Events
 from millrace.training.telemetry.live_metrics import LiveMetrics, choose_watched
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
@@ -265,11 +266,10 @@ class Run:
         if options.arrivals is not None:
             self.arrivals = ArrivalScore(self.learner, live_of(self.learner, options.clock), options.arrivals)
         results = self.learner.call.metrics.results_or_nan
-        self.detectors = (
-            Detectors(options.detectors, results, self.events.report, self._pause if options.pause_on_mark else None)
-            if options.detectors
-            else None
-        )
+        self.watchers: list[Watcher] = [] if self.arrivals is None else [self.arrivals]
+        if options.detectors:
+            pause = self._pause if options.pause_on_mark else None
+            self.watchers.append(Detectors(options.detectors, results, self.events.report, pause))
         self.saving = Saving(
             self.store,
             CheckpointWriter(self.store),
@@ -282,8 +282,7 @@ class Run:
                 hyperparameters=options.hyperparameters,
                 clock=options.clock,
                 report_event=self.events.report,
-                detectors=self.detectors,
-                arrivals=self.arrivals,
+                watchers=self.watchers,
                 golden=scoring(self.golden),
                 prepare=lambda: options.prepare(self.learner),
             ),
@@ -314,8 +313,7 @@ class Run:
             on_refused=lambda *refused: self.refused.append(refused),
             board=self.board,
             report_event=self.events.report,
-            detectors=self.detectors,
-            arrivals=self.arrivals,
+            watchers=self.watchers,
         )
         options = TrainerOptions(
             clock=self.options.clock,

@@ -8,11 +8,10 @@ next start. Runs on the trainer's thread.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.pipelines.stream.blocks import BlockFacts
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.detectors.detector import CallEnd, CallSums, Detector, Mark
 from millrace.training.detectors.drift import LossRise
@@ -21,6 +20,7 @@ from millrace.training.errors import gist
 from millrace.training.model.setup.model_file import load_class
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 from millrace.training.telemetry.live_metrics import State, Sums
+from millrace.training.telemetry.watcher import Call, Watcher
 
 log = logging.getLogger(__name__)
 SETTING = "training.detectors"
@@ -42,7 +42,7 @@ def detector_of(name: str) -> Detector:
     return found
 
 
-class Detectors:
+class Detectors(Watcher):
     """All detectors of one training."""
 
     name = NAME
@@ -63,17 +63,19 @@ class Detectors:
         self._fresh = self._saved()
         self._marks = dict.fromkeys(places, 0)
 
-    def called(self, scored: Iterable[Sums], facts: BlockFacts, step: int, records: int) -> None:
-        """Have each detector take in a call that has ended, and report what it marks."""
+    def called(self, call: Call) -> None:
+        """Have each detector take in a call that has scored anything, and report what it marks."""
+        if not call.scored:
+            return
         total = Sums()
-        total.add(*scored)
+        total.add(*call.scored)
         sums = CallSums(
             records=total.records,
             scored=total.scored,
             loss=total.loss,
             score=lambda: self._results(total.states if total.records else ()),
         )
-        at = CallEnd(step=step, records=records, newest_ms=facts.newest_ms, spans=facts.spans)
+        at = CallEnd(step=call.step, records=call.records, newest_ms=call.facts.newest_ms, spans=call.facts.spans)
         for name, detector in [*self._watching.items()]:
             try:
                 found = [(str(mark.text), told(mark)) for mark in detector.update(sums, at)]
@@ -82,8 +84,8 @@ class Detectors:
                 continue
             self._marks[name] += len(found)
             for text, facts_of_it in found[:_EVENTS_A_CALL]:
-                more = {**facts_of_it, "detector": name, "step": step, "records": records}
-                self._report(EventKind.MARK, f"{name}: {text}, at step {step:,}.", **more)
+                more = {**facts_of_it, "detector": name, "step": call.step, "records": call.records}
+                self._report(EventKind.MARK, f"{name}: {text}, at step {call.step:,}.", **more)
                 if self._pause is not None:
                     self._pause(f"{name}: {text}")
 

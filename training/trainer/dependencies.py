@@ -1,12 +1,11 @@
 """What the trainer works with, by role: the parts that it drives, what it reports to, and its options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.training.commands import Commands
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.recovery.crash_guard import InFlight, leave_no_record
@@ -16,7 +15,7 @@ from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phases
-from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.saving import Saving
 
@@ -50,10 +49,7 @@ class TrainerReports:
     live: LiveMetrics
     on_refused: Callable[[Partition, int, Reason], None]
     """Called for each record that decodes and still cannot be learnt; never waits."""
-    detectors: Detectors | None = None
-    """What watches the scores of each call; None for nothing."""
-    arrivals: ArrivalScore | None = None
-    """Predicts records when they arrive, and scores them when they are learnt; None for no score on arrival."""
+    watchers: Sequence[Watcher] = ()
     board: Board = field(default_factory=Board)
     report_event: ReportEvent = ignore_event
 

@@ -27,6 +27,7 @@ from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums, no_labels
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 from millrace.training.telemetry.phases import Phase
+from millrace.training.telemetry.watcher import Call
 from millrace.training.trainer import announcements
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
@@ -221,16 +222,21 @@ class Learning:
             self._reports.on_refused(partition, offset, Reason.CLASS_LIMIT)
             counts = refused.setdefault(partition, {})
             counts[Reason.CLASS_LIMIT] = counts.get(Reason.CLASS_LIMIT, 0) + 1
-        if (arrivals := self._reports.arrivals) is not None:
-            arrivals.settled([(piece.rows, _learnt(piece)) for piece in pieces], facts)
         failpoint("call.after")
         self.ledger.settle(facts, refused)  # (7)
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
         bypassed = delivery.prepare is not None
         self._figures.note_settled(facts, refused=facts.rows - rows, searched=searched, bypassed=bypassed)
-        if scored and (detectors := self._reports.detectors) is not None:
-            # Before any save, so that their state is that of the same call.
-            detectors.called(scored, facts, self._figures.step, sum(self.ledger.learnt().values()))
+        if watchers := self._reports.watchers:
+            call = Call(
+                facts=facts,
+                rows=[(piece.rows, _learnt(piece)) for piece in pieces],
+                scored=scored,
+                step=self._figures.step,
+                records=sum(self.ledger.learnt().values()),
+            )
+            for watcher in watchers:
+                watcher.called(call)
         failpoint("call.settled")
         self.learnt += rows  # (8)
         # A block without rows has no event times; where records were filtered, all that there was is learnt.
@@ -240,10 +246,10 @@ class Learning:
         settled_offsets = sum(span.end - span.start for span in facts.spans)
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness, settled_offsets)
 
-    def predict_arrivals(self) -> None:
-        """Predict the records that have arrived, if these are scored."""
-        if self._reports.arrivals is not None:
-            self._reports.arrivals.predict(self._clock())
+    def between_calls(self) -> None:
+        """Give those that watch their time."""
+        for watcher in self._reports.watchers:
+            watcher.between_calls(self._clock())
 
     def post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""

@@ -18,7 +18,6 @@ from millrace.pipelines.stream.blocks import Delivery
 from millrace.training.checkpoints.part_files import digests
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.detectors.detectors import NAME as DETECTORS
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import RebuiltOtherwiseError, StepError
 from millrace.training.history.journal import Segment, ledger_digest
 from millrace.training.history.journal_blocks import RecordedBlock
@@ -32,6 +31,7 @@ from millrace.training.stream import BlockStream
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
+from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import NAME as ARRIVALS
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
 from millrace.training.trainer.learning import Learning, LearningParts
@@ -58,11 +58,11 @@ class Relearning:
         live: LiveMetrics,
         options: HyperparameterOptions,
         shapers: Sequence[Shaper] = (),
-        detectors: Detectors | None = None,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.ledger = Ledger()
         self._learner = learner
-        self._state = TrainerState(learner, self.ledger, live, options, shapers, detectors)
+        self._state = TrainerState(learner, self.ledger, live, options, shapers, watchers)
         figures, phases = SaveFigures(self._state), Phases()
         phases.enter(Phase.RESTORING)
         self._learning = Learning(
@@ -72,7 +72,7 @@ class Relearning:
                 meter=Meter(time.monotonic),
                 live=live,
                 on_refused=lambda *_refused: None,  # what was set aside then has its dead letter
-                detectors=detectors,
+                watchers=watchers,
             ),
             TrainerOptions(clock=time.monotonic, wall=time.time, step_errors=StepErrorOptions(exact=True)),
             newest=lambda: 0,

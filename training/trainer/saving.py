@@ -30,7 +30,6 @@ from millrace.training.checkpoints.policies import SaveContext, SavePolicy
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Rewind, Save
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CheckpointError, StateNotFiniteError
 from millrace.training.history.journal_blocks import BlockRecorder
 from millrace.training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
@@ -40,8 +39,8 @@ from millrace.training.model.hyperparameters import HyperparameterOptions
 from millrace.training.model.learner import Learner
 from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.live_metrics import LiveMetrics
+from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer import announcements
-from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.save_figures import LastSave, SaveFigures
 from millrace.training.trainer.state import TrainerState, release
 
@@ -63,10 +62,7 @@ class SavingOptions:
     """Collects the blocks for the journal; None keeps none."""
     shapers: Sequence[Shaper] = ()
     """What is remembered of the records by what makes rows of them."""
-    detectors: Detectors | None = None
-    """What watches the scores; None for nothing."""
-    arrivals: ArrivalScore | None = None
-    """What scores records when they arrive; None for nothing."""
+    watchers: Sequence[Watcher] = ()
     golden: Callable[[], GoldenScores | None] = lambda: None
     """Scores the golden set with the state of which a copy was just taken, and leaves that as it is."""
     prepare: Callable[[], Mapping[str, Any]] = dict
@@ -100,9 +96,7 @@ class Saving(SaveFigures):
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
         super().__init__(
-            TrainerState(
-                learner, ledger, live, options.hyperparameters, options.shapers, options.detectors, options.arrivals
-            ),
+            TrainerState(learner, ledger, live, options.hyperparameters, options.shapers, options.watchers),
             options.recorder,
         )
         self._under_way: _UnderWay | None = None

@@ -12,8 +12,6 @@ from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.blocks import BlockFacts, Turn
 from millrace.training.checkpoints.parts import Part, PartState
-from millrace.training.detectors.detectors import NAME as DETECTORS
-from millrace.training.detectors.detectors import Detectors
 from millrace.training.errors import CorruptError, StateNotFiniteError
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.class_balance import NAME as SHAPING
@@ -25,8 +23,7 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.variables import VariablesPart
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.no_change import NAME as NO_CHANGE
-from millrace.training.trainer.arrivals.arrival_score import NAME as ARRIVALS
-from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+from millrace.training.telemetry.watcher import Watcher
 
 
 @dataclass(slots=True)
@@ -83,20 +80,17 @@ class TrainerState:
         live: LiveMetrics,
         hyperparameters: HyperparameterOptions,
         shapers: Sequence[Shaper] = (),
-        detectors: Detectors | None = None,
-        arrivals: ArrivalScore | None = None,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
-        self._learner, self._ledger, self._live, self._arrivals = learner, ledger, live, arrivals
+        self._learner, self._ledger, self._live, self._watchers = learner, ledger, live, watchers
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
         self.shapers = shapers
         """What is remembered by what makes rows of the records."""
-        watching: tuple[Part, ...] = tuple(one for one in (detectors, arrivals) if one is not None)
-        if live.plan.repeats:
-            watching = (*watching, live.last_labels)
-        self._parts = (*parts, *map(ShaperPart, shapers), *watching)
+        repeats = (live.last_labels,) if live.plan.repeats else ()
+        self._parts = (*parts, *map(ShaperPart, shapers), *watchers, *repeats)
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
         """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
@@ -122,8 +116,8 @@ class TrainerState:
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
         self._live.last_labels.forget(partition)
-        if self._arrivals is not None:
-            self._arrivals.forget(partition)
+        for watcher in self._watchers:
+            watcher.forget(partition)
         for states in self.shapers:
             states.forget(partition)
 
@@ -140,10 +134,9 @@ class TrainerState:
             SHAPING,
             RESERVOIR,
             RECENT,
-            DETECTORS,
             NO_CHANGE,
-            ARRIVALS,
             *(states.name for states in self.shapers),
+            *(watcher.name for watcher in self._watchers),
         }
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]

@@ -160,7 +160,7 @@ class Trainer(TrainerThread):
         self._learning.profiling.look()
         if (reason := self._saving.due()) is not None:  # (2)
             self._save(reason)
-        self._learning.predict_arrivals()
+        self._learning.between_calls()
         self._learning.post()  # (3)
         why = self._parts.hold.reason if self._paused is None else self._paused
         if why is not None or self._parts.blocked():  # (4)

@@ -15,8 +15,9 @@ from typing import Protocol
 from millrace.app.service.kafka_stream import ROTATION_ROWS
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.label_join import awaited, connect_labels
-from millrace.app.service.model_setup import build_learner, detectors_of, live_metrics_of
+from millrace.app.service.model_setup import build_learner, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.watchers import detectors_of
 from millrace.app.settings import Loaded, Settings, to_decoder
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of

@@ -20,6 +20,7 @@ from millrace.training.errors import ModelError
 from millrace.training.telemetry.events import EventKind, Events
 from millrace.training.telemetry.live_metrics import Sums
 from millrace.training.telemetry.phases import Phase
+from millrace.training.telemetry.watcher import Call
 
 P0 = Partition("clicks", 0)
 COUNTING = """
@@ -167,7 +168,8 @@ def called(detectors: Detectors, calls: int, loss: float = 0.5) -> None:
             oldest_ms=0,
             newest_ms=0,
         )
-        detectors.called([Sums(records=1, loss=loss, scored=1)], facts, step, step)
+        scored = [Sums(records=1, loss=loss, scored=1)]
+        detectors.called(Call(facts=facts, rows=(), scored=scored, step=step, records=step))
 
 
 @pytest.fixture
@@ -249,7 +251,8 @@ def test_a_call_that_has_scored_nothing_has_each_metric_as_nan(places: dict[str,
         number=1, incarnation=1, spans=(), batches=1, rows=1, seed=0, fetched_at=0.0, oldest_ms=0, newest_ms=0
     )
     detectors = Detectors({"counting": places["counting"]}, results, events.report)
-    detectors.called([Sums(records=0, states=[np.array(3.0)])], facts, 1, 1)
+    scored = [Sums(records=0, states=[np.array(3.0)])]
+    detectors.called(Call(facts=facts, rows=(), scored=scored, step=1, records=1))
     assert asked == [()]
     assert events.since() == []
 

@@ -10,7 +10,7 @@ between two calls.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ import tensorflow as tf
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping.labels.arrivals import ArrivalReader, in_sample, salt_of
-from millrace.pipelines.stream.blocks import BlockFacts, Rows
+from millrace.pipelines.stream.blocks import Rows
 from millrace.pipelines.stream.decode import Decoded
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import ModelError, gist, op_gist
@@ -30,6 +30,7 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.probes import Probe
 from millrace.training.model.variables import unmoved
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.telemetry.watcher import Call, Watcher
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 
@@ -42,7 +43,7 @@ _EVERY_S = 0.25
 """A prediction takes a millisecond or more, whatever its rows: so rows wait for others for this long."""
 
 
-class ArrivalScore:
+class ArrivalScore(Watcher):
     """The score on arrival of one model."""
 
     name = NAME
@@ -72,8 +73,12 @@ class ArrivalScore:
             raise ModelError(f"{SETTING}: the model does not answer each row by itself; write {SETTING}: 0")
         self._predictions = Predictions([output.shape[1:] for output in outputs])
 
-    def predict(self, now: float) -> None:
-        """Predict the records that have arrived; at a time of the monotonic clock."""
+    def begin(self) -> None:
+        """Follow what arrives, now that the model is the one that answers."""
+        self._reader.start()
+
+    def between_calls(self, now: float) -> None:
+        """Predict the records that have arrived."""
         if now < self._due:
             return
         self._due = now + _EVERY_S
@@ -94,17 +99,15 @@ class ArrivalScore:
                     outputs.append(self._evaluation.predict(rows))
             self._keep(arrived, [np.concatenate(each)[:count] for each in zip(*outputs, strict=True)])
 
-    def settled(self, learnt: Iterable[tuple[Rows, npt.NDArray[np.bool_]]], facts: BlockFacts) -> None:
-        """Score the records of a block that is learnt, and of which there are predictions.
-
-        `learnt` has its rows in one or several parts, each with which of them are learnt.
-        """
+    def called(self, call: Call) -> None:
+        """Score the records that are learnt, and of which there are predictions."""
+        facts = call.facts
         taken = {span.index: self._predictions.take(span.partition, span.end) for span in facts.spans}
         self._settled |= {span.partition: span.end for span in facts.spans}
         salts = np.zeros(1 + max((span.index for span in facts.spans), default=0), np.int64)
         for span in facts.spans:
             salts[span.index] = salt_of(span.partition)
-        for rows, which in learnt:
+        for rows, which in call.rows:
             partitions, offsets = rows.partitions.numpy().ravel(), rows.offsets.numpy().ravel()
             sample = np.flatnonzero(which.ravel())
             sample = sample[in_sample(salts[partitions[sample]], offsets[sample], self._reader.share)]

@@ -24,6 +24,7 @@ from millrace.pipelines.shaping.labels.arrivals import ArrivalReader, in_sample,
 from millrace.pipelines.stream.blocks import Delivery, Span
 from millrace.training.commands import Rewind, Save
 from millrace.training.model.learner import Learner
+from millrace.training.telemetry.watcher import Call
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
 from tests.conftest import WaitFor
@@ -100,7 +101,7 @@ def predicts(score: ArrivalScore, count: int, wait_for: WaitFor) -> None:
     """Predict what has arrived until so many predictions wait."""
 
     def waiting() -> bool:
-        score.predict(math.inf)
+        score.between_calls(math.inf)
         return score.figures().waiting >= count
 
     wait_for(waiting, timeout=30)
@@ -108,7 +109,8 @@ def predicts(score: ArrivalScore, count: int, wait_for: WaitFor) -> None:
 
 
 def settles(score: ArrivalScore, learnt: Delivery) -> ArrivalFigures:
-    score.settled([(learnt.rows, learnt.rows.offsets.numpy() >= 0)], learnt.facts)
+    present = learnt.rows.offsets.numpy() >= 0
+    score.called(Call(facts=learnt.facts, rows=[(learnt.rows, present)], scored=(), step=1, records=len(present)))
     return score.figures()
 
 

@@ -1,0 +1,42 @@
+"""What watches the calls of a trainer, as the settings ask for it."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from millrace.app.service.label_join import follow_arrivals
+from millrace.app.service.model_setup import live_metrics_of
+from millrace.app.settings.root import Settings
+from millrace.training.detectors.detectors import Detectors
+from millrace.training.model.learner import Learner
+from millrace.training.telemetry.events import ReportEvent, ignore_event
+from millrace.training.telemetry.watcher import Watcher
+from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+
+
+def watchers_of(
+    learner: Learner, settings: Settings, opened: ExitStack, report: ReportEvent, pause: Callable[[str], object]
+) -> tuple[Watcher, ...]:
+    """Return all watchers; those that read from Kafka are closed with `opened`. Raises ModelError."""
+    return (*detectors_of(learner, settings, report, pause), *_arrivals_of(learner, settings, opened))
+
+
+def detectors_of(
+    learner: Learner,
+    settings: Settings,
+    report: ReportEvent = ignore_event,
+    pause: Callable[[str], object] | None = None,
+) -> tuple[Watcher, ...]:
+    """Return what marks changes of this model's scores; nothing if the settings name none. Raises ModelError.
+
+    `pause` is called with the reason where `training.pause_on_mark` asks for it.
+    """
+    training = settings.training
+    if not (places := training.detector_places):
+        return ()
+    results = learner.call.metrics.results_or_nan
+    return (Detectors(places, results, report, pause if training.pause_on_mark else None),)
+
+
+def _arrivals_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:
+    reader = follow_arrivals(settings, opened)
+    return () if reader is None else (ArrivalScore(learner, live_metrics_of(learner, settings), reader),)

@@ -1,0 +1,50 @@
+"""A watcher sees what each call has learnt, and changes nothing of it.
+
+The detectors and the score on arrival are watchers. The trainer holds a list of them and knows none by name: each is a
+part of the checkpoint and reports its own figures. A checkpoint from before a watcher was there holds nothing of it,
+and its part is then restored from an empty state. `app/service/watchers.py` makes those that the settings ask for.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.consumers.records import Partition
+from millrace.pipelines.stream.blocks import BlockFacts, Rows
+from millrace.training.checkpoints.parts import Part
+from millrace.training.telemetry.live_metrics import Sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call whose records are settled."""
+
+    facts: BlockFacts
+    rows: Sequence[tuple[Rows, npt.NDArray[np.bool_]]]
+    """Its rows in one or several pieces, each with which of them are learnt; none if all its records were left out."""
+    scored: Sequence[Sums]
+    """What each piece has scored, by the weights before it was learnt."""
+    step: int
+    """Batches learnt since checkpoint 0."""
+    records: int
+    """Records learnt since then."""
+
+
+class Watcher(Part, ABC):
+    """Watches the calls of one trainer, on its thread. What a watcher leaves out of these does nothing."""
+
+    @abstractmethod
+    def called(self, call: Call) -> None:
+        """Take in a call, before any save, so that the state of the watcher is that of the same call."""
+
+    def begin(self) -> None:
+        """Begin: the state is restored, and the first call comes."""
+
+    def between_calls(self, now: float) -> None:
+        """Use the time before a call, also while there is nothing to learn; `now` is monotonic."""
+
+    def forget(self, partition: Partition) -> None:
+        """Forget the records of a partition whose topic was created again."""
