@@ -27,6 +27,7 @@ def test_whenever_an_archiver_is_killed_each_offset_is_in_one_shard(
     assert (figures.damaged, figures.left_over) == (0, 0)
 
 
+@pytest.mark.nightly  # in the gate one is killed that writes to a folder
 def test_whenever_an_archiver_to_s3_is_killed_each_offset_is_in_one_shard(
     broker: str, bucket: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

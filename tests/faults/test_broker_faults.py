@@ -55,7 +55,7 @@ def _learn_what_is_queued(run: Run, topic: Topic) -> None:
 
 
 @pytest.mark.row(6)
-@pytest.mark.parametrize("kind", [BrokerStopped, BrokerPaused])
+@pytest.mark.parametrize("kind", [pytest.param(BrokerStopped, marks=pytest.mark.nightly), BrokerPaused])
 def test_a_broker_that_goes_and_comes_back_while_read_ends_and_loses_nothing(
     station: Station, straight: SharedTrainer, kind: Callable[[LocalBroker], Disturbance]
 ) -> None:

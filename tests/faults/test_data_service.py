@@ -134,6 +134,7 @@ def outcome(process: "subprocess.Popen[str]", folder: Path) -> tuple[Any, dict[i
     return json.loads(out[out.index("{") :]), dict(statement.ids)
 
 
+@pytest.mark.nightly  # in the gate one of the workers is killed
 def test_workers_of_a_service_give_every_row_once_an_epoch(service: DataService, tmp_path: Path) -> None:
     path, bound = config(tmp_path), ["--max-outstanding-requests", "2"]
     said, learnt = outcome(

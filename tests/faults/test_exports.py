@@ -9,7 +9,7 @@ import pytest
 from tests.faults.campaigns.exports import wage
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(40)]
-KILLS = 4
+KILLS = 2
 
 
 def test_no_half_version_is_ever_seen_whoever_is_killed_while_exporting(

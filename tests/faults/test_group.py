@@ -53,6 +53,7 @@ def test_when_the_chief_is_killed_the_group_learns_every_record_once(stream: Mak
         group.assert_learnt_once()
 
 
+@pytest.mark.nightly  # in the gate a chief and a worker are killed by a test each; `make proof` kills 60
 def test_whoever_is_killed_at_any_instant_nothing_is_lost_or_learnt_twice(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -193,7 +194,6 @@ def test_a_worker_that_is_drained_saves_first_and_the_others_wait_for_it(stream:
         group.assert_learnt_once()
 
 
-@pytest.mark.nightly  # windows and resampling resume from other numbers of workers in the gate
 def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
     stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -212,6 +212,7 @@ def _has_passed(group: GroupOfProcesses, settled: int) -> bool:
     return group.settled() > settled
 
 
+@pytest.mark.nightly  # in the gate members remember rows of their own through kills
 def test_windows_and_resampling_in_a_group_are_those_of_one_process_through_kills(
     stream: MakeStream, project: MakeProject, tmp_path: Path
 ) -> None:
@@ -318,7 +319,6 @@ def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
     assert set(dead_letters(topic.bootstrap, f"{topic.name}-dead")) == expected
 
 
-@pytest.mark.nightly  # the campaign above rewinds with a skip, and kills the chief
 def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(PARTITIONS)
     topic.write(1000)

@@ -16,6 +16,7 @@ KILLS = 2
 OUTCOMES, FATES = (LABELLED, ABSENT, TOO_OLD), (USED, LATE, UNUSED, REFUSED, SKIPPED)
 
 
+@pytest.mark.row(34)
 @pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_labels_that_come_later_are_joined_once_through_kills(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None], masked: bool
@@ -37,7 +38,7 @@ def test_labels_that_come_later_are_joined_once_through_kills(
 
 
 @pytest.mark.row(31)
-@pytest.mark.parametrize("co_partitioned", [False, True])
+@pytest.mark.parametrize("co_partitioned", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_group_joins_labels_that_come_later_once_through_kills(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None], co_partitioned: bool
 ) -> None:

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 KILLS = 2
 
 
+@pytest.mark.nightly  # in the gate a run with a join is rebuilt
 def test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit(
     broker: str,
     tmp_path: Path,

@@ -113,6 +113,7 @@ _SLOW_WORKER = _SLOW["input"].replace(
 )
 
 
+@pytest.mark.nightly  # in the gate a slow input is named
 @pytest.mark.timeout(400)
 def test_a_trial_of_a_group_counts_all_workers_and_names_a_slow_one_as_the_limit(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path

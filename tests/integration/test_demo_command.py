@@ -81,6 +81,7 @@ def went_on(process: subprocess.Popen[bytes], said: Path, port: int) -> bool:
     return "lost 0, learnt twice 0" in said.read_text() and reached_s(port) > FAR_ENOUGH_S
 
 
+@pytest.mark.nightly  # in the gate trainers of other topics are killed, and an installed demo learns
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_demo_loses_nothing_and_repeats_nothing(tmp_path: Path, wait_for: WaitFor) -> None:

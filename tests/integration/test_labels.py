@@ -164,6 +164,7 @@ def test_each_record_learns_what_came_for_its_key_in_time(
     assert {count > 0 for one in delays for count in one[:-1]} == {False}
 
 
+@pytest.mark.nightly  # in the gate a trainer that joins is killed
 def test_what_was_joined_goes_on_where_it_stopped_and_is_counted_once(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_what_was_joined_goes_on_where_it_stopped_and_is_counted_once(
     assert facts["labels"]["expired"] == {"used": 450}
 
 
+@pytest.mark.nightly  # the campaign in the gate cuts labels out
 def test_a_rewind_can_cut_labels_out_and_bring_them_back(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_users_model_is_killed_over_records_of_its_schema_and_leaves_nothing(t
 @pytest.mark.parametrize(
     ("kills", "points"),
     [
-        (1, {"AfterSave": 1}),
+        pytest.param(1, {"AfterSave": 1}, marks=pytest.mark.nightly),
         pytest.param(2, {"AfterSave": 1, "save.before_data": 1}, marks=pytest.mark.nightly),
     ],
     ids=["the chief", "and its successor"],

@@ -19,7 +19,9 @@ def millrace(*words: str) -> str:
     return subprocess.run(command, check=True, timeout=180, stdout=subprocess.PIPE, text=True).stdout
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["as-they-come", "deterministic"])
+@pytest.mark.parametrize(
+    "deterministic", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["as-they-come", "deterministic"]
+)
 def test_both_topics_are_learnt_and_what_is_bad_is_named_as_the_topic_has_it(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path, deterministic: bool
 ) -> None:

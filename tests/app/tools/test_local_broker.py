@@ -49,6 +49,7 @@ def _listening(local: LocalBroker) -> bool:
     return ready_cluster(host, int(port)) is not None
 
 
+@pytest.mark.nightly  # brokers are killed and started again by the faults of the gate
 @pytest.mark.slow
 def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker, wait_for: WaitFor) -> None:
     local.start()

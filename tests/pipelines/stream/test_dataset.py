@@ -406,7 +406,7 @@ def test_a_stream_whose_generator_waits_for_records_closes_a_hundred_times() -> 
 
 
 @pytest.mark.row(23)
-@pytest.mark.parametrize("times", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue(times: int) -> None:
     def once() -> None:
         with streaming(schema=Schema(features=(ID,)), tick_s=3600) as (handoff, stream):

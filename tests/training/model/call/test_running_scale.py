@@ -120,7 +120,7 @@ def test_it_does_not_matter_how_batches_are_cut_into_calls() -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(42)
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(replicas: int) -> None:
     few = ReservoirSettings(size=50, share=0.25)
     whole, first = (scaling(replicas=replicas, passes=2, reservoir=few) for _ in range(2))

@@ -62,7 +62,7 @@ def test_what_is_scored_stays_as_it_came_and_what_is_learnt_does_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
-@pytest.mark.parametrize("augment", [by_layers, by_seed])
+@pytest.mark.parametrize("augment", [by_layers, pytest.param(by_seed, marks=pytest.mark.nightly)])
 def test_a_batch_draws_by_its_offset_partition_pass_and_visit_alone(augment: Any, replicas: int) -> None:
     def learnt(rows: Any, *, passes: int = 1, visit: int = 0, partition: int = 0) -> Any:
         learner = fresh if replicas == 1 else several
