@@ -183,7 +183,7 @@ clean: ## Remove what the recipes made, .venv included
 BENCH_BEFORE ?= 1fef039fab24cb612b98603a0f0e4ad5342da596
 BEFORE := build/bench-before/$(BENCH_BEFORE)
 
-.PHONY: bench bench-before bench-quick bench-soak bench-page bench-peers bench-streams bench-drafts bench-report lock-peers
+.PHONY: bench bench-before bench-quick bench-soak bench-page bench-peers bench-streams bench-drafts bench-topics bench-report lock-peers
 bench: $(READY) bench-before ## Speed against the frozen references, as ratios in build/bench.json
 	$(BIN)/python bench/run.py $$(test ! -d $(BEFORE) || echo --before $(BEFORE))
 	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
@@ -213,6 +213,9 @@ bench-streams: $(READY) build/peers/river/.ready ## Accuracy on drifting streams
 
 bench-drafts: $(READY) build/peers/river/.ready ## Accuracy of what init drafts on 14 streams, against MOA's forest (about 15 minutes)
 	$(BIN)/python bench/drafts.py
+
+bench-topics: $(READY) build/peers/scikit_learn/.ready ## How good the drafts of nine kinds of topics are, beside scikit-learn's models (about 10 minutes)
+	$(BIN)/python bench/topics.py
 
 # Each in an environment of its own: they want other versions of TensorFlow, numpy and Kafka's clients.
 build/peers/%/.ready: bench/peers/%/requirements.lock | $(READY)
