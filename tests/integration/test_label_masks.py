@@ -12,7 +12,7 @@ import pytest
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
 from millrace.training.checkpoints.folder import Folder
 from tests.conftest import MakeTopic, Produce
-from tests.integration.test_labels import millrace
+from tests.faults.harness.fork_server import millrace
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.tensorflow]
 BATCH, HALF = 16, 288

@@ -21,6 +21,7 @@ import pytest
 from millrace.app.tools.prove.checkpoint_reader import Shelf
 from millrace.training.checkpoints.folder import Folder
 from tests.conftest import MakeTopic, Produce, WaitFor
+from tests.faults.harness.fork_server import millrace
 from tests.integration.test_recreated_topics import create_again, delete
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -61,13 +62,6 @@ def build_model():
     model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=["accuracy"])
     return model
 """
-
-
-def millrace(*words: str) -> str:
-    code = "from millrace.app.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *words], check=True, timeout=180, stdout=subprocess.PIPE, text=True
-    ).stdout
 
 
 def project(folder: Path, broker: str, records: str, labels: str, **changed: Any) -> Path:

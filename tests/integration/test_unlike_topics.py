@@ -1,22 +1,15 @@
 """One model learns from two topics whose records are written in two formats."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import millrace
 from tests.integration.test_labels import MODEL
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-
-def millrace(*words: str) -> str:
-    code = "from millrace.app.cli import main; main()"
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, check=True, timeout=180, stdout=subprocess.PIPE, text=True).stdout
 
 
 @pytest.mark.parametrize(

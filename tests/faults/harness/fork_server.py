@@ -107,6 +107,14 @@ def run_forked(
         return subprocess.CompletedProcess(list(arguments), code, stdout.read_text(), stderr.read_text())
 
 
+def millrace(*words: str) -> str:
+    """Run a command as the caller's own, and return what it prints; CalledProcessError if it fails."""
+    done = run_forked(words, cwd=Path.cwd(), env=os.environ, timeout=180)
+    sys.stderr.write(done.stderr)
+    done.check_returncode()
+    return done.stdout
+
+
 def _ensure_server() -> None:
     """Start the server where it does not run yet, in the environment in which it has to import."""
     _context.set_forkserver_preload([_PRELOADED, __name__])
