@@ -33,7 +33,7 @@ class Verb:
 VERBS: Mapping[str, Verb] = {
     "init": Verb(
         "millrace.app.cli.init:init",
-        "Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.",
+        "Read some of a topic's records, and write a millrace.yaml and a model.py that learn from it.",
     ),
     "validate": Verb("millrace.app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
     "pretrain": Verb(

@@ -1,4 +1,4 @@
-"""`millrace init`: drafts a config and a model for a topic from its first records."""
+"""`millrace init`: drafts a config and a model for a topic from some of its records."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.kinds import kinds_of
 from millrace.app.tools.init.later_labels import later_labels
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.topic_sample import first_records, look_at, schema_hints
+from millrace.app.tools.init.topic_sample import look_at, sampled_records, schema_hints
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats.draft import Look
 
@@ -89,7 +89,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite millrace.yaml and model.py.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON; nothing is asked.")] = False,
 ) -> None:
-    """Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.
+    """Read some of a topic's records, and write a millrace.yaml and a model.py that learn from it.
 
     Nothing else is written, and no offset is committed. For TLS or a password, set the settings in the environment, as
     in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL; options override them.
@@ -99,11 +99,13 @@ def init(
     refuse_to_overwrite(out, force=force)
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
     hints = schema_hints(load_registry(out, registry), schema, message, out)
-    found = first_records(kafka)
+    # Labels are joined with the records of their time, so both topics are read from their beginnings.
+    places = {} if labels_topic is None else {"places": 1}
+    found = sampled_records(kafka, **places)
     look = look_at(found.values, _split(columns) or (), found.beside, hints)
     later = None
     if labels_topic is not None:
-        of_labels = first_records(load_kafka(out, labels_topic, _split(bootstrap_servers)))
+        of_labels = sampled_records(load_kafka(out, labels_topic, _split(bootstrap_servers)), **places)
         their_look = look_at(of_labels.values, (), of_labels.beside, hints)
         later, look = later_labels(labels_topic, (found, look), (of_labels, their_look), label)
         label = later.label

@@ -137,7 +137,7 @@ def config_text(
         images=images,
         rare=len(counts) > 1 and min(counts.values()) < _FEW_TO_REPEAT * counts.total(),
     )
-    memory = f"  memory: {pace.memory:<25} # the later ones learn from so many records before\n" if pace.memory else ""
+    paced = "".join(f"  {f'{name}: {flow(value)}':<33} # {_TRAINING[name]}\n" for name, value in pace.training.items())
     return f"""\
 # Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like.
 # `millrace validate -c` checks it, and `millrace config schema` describes every setting.
@@ -157,9 +157,7 @@ kafka:
 
 {textwrap.fill(pace.why, 98, initial_indent="# ", subsequent_indent="# ")}
 training:
-  batch_size: {pace.batch_size:<21} # records a step; larger ones are faster
-  passes: {pace.passes:<25} # steps with each batch; only the first scores its records
-{memory}
+{paced}
 {_balance(counts)}{_windows(roles, sequences)}checkpoints:
   path: ./checkpoints               # one folder per name below it
 """
@@ -303,6 +301,15 @@ _SMALL, _SMALL_BELOW = (8, 4), 100.0
 were 5 points worse on random trees than two."""
 _MEMORY = 300
 """The rows of which later passes draw (docs/model.md). Images and sequences were not measured with it."""
+_SINCE_DRIFT = 10_000
+"""The most records of which the second member draws: since the stream has changed."""
+_TRAINING = {
+    "batch_size": "records a step; larger ones are faster",
+    "passes": "steps with each batch; only the first scores its records",
+    "memory": "the later ones learn from so many records before",
+    "members": "two models, mixed by how good each was of late",
+}
+"""The comment beside each setting."""
 _LADDER = ((32, 8), (32, 4), (32, 2), (32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1))
 """Batch sizes and passes of faster streams, those with the most updates a record first."""
 _UPDATES_PER_S, _SLOW_UPDATES_PER_S = 1000, 100
@@ -324,9 +331,19 @@ class Pace:
     batch_size: int
     passes: int
     memory: int | None
+    members: bool
+    """Whether two members, one of which has such a memory, learn in place of one model."""
     learning_rate: float
     why: str
     """A sentence or two for the drafted file."""
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What it is in the settings' section `training`."""
+        remembered: dict[str, Any] = {"memory": self.memory} if self.memory else {}
+        if self.memory and self.members:
+            remembered = {"members": {"recent": self.memory, "since_drift": _SINCE_DRIFT}}
+        return {"batch_size": self.batch_size, "passes": self.passes, **remembered}
 
 
 def pace_for(
@@ -364,6 +381,8 @@ def pace_for(
         batch_size=batch_size,
         passes=passes,
         memory=None if slow or passes == 1 else _MEMORY,
+        # They take twice the updates.
+        members=batch_size * updates_per_s / passes >= 2 * needed,
         learning_rate=_LOW_RATE if images or rare else _RATE,
         why=f"The topic holds {held:,} records, and {come}: {so}.",
     )

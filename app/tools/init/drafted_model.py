@@ -1,6 +1,6 @@
 """The drafted model file: plain Keras that learns these fields, to be changed. Pure.
 
-Each number is given twice. It is scaled by median and spread of the first records, and bent by arcsinh, so that neither
+Each number is given twice. It is scaled by median and spread of some records, and bent by arcsinh, so that neither
 outliers nor drift leave the range of what the model can tell apart. And it is cut into steps between quantiles: each
 step grows from -1 to 1 while the number passes it, so that the model finds a threshold as soon as a tree does. A whole
 number of few values is a number too, with an input more for each value, as nothing tells whether their order means
@@ -43,7 +43,7 @@ _TABLES = {
 }
 """The table of the drafted file that lists the fields of a kind."""
 _HEADINGS = {
-    "NUMBERS": "Median, spread and quantiles in the first records, as no stream has a first pass; shape and dtype.",
+    "NUMBERS": "Median, spread and quantiles in some records, as no stream has a first pass; shape and dtype.",
     "WHOLE_NUMBERS": "Those of few values, each of which is an input more, as their order may mean nothing.",
     "FLAGS": "Those that are true or false, with their dtype.",
     "CATEGORIES": "Texts and identities: dtype, and buckets to hash them to, more than there are values.",
@@ -210,7 +210,7 @@ def model_text(topic: str, roles: Roles, sequences: Sequences | None = None) -> 
     elif roles.task is Task.NUMBER:
         centre, spread = rounded_centre(roles.label), rounded(roles.label.spread)
         compiled = compiled.format(spread=spread)
-        comment = "the label's spread and median in the first records"
+        comment = "the label's spread and median in some records"
         scale = f"prediction = prediction * {spread} + {centre}  # {comment}\n    "
     imports = "import tensorflow as tf\n" if prepared else ""
     standard = "import itertools\n" * ("NUMBERS" in tables)

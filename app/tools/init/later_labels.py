@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.app.tools.init.column_roles import label_by_name, likely_labels
 from millrace.app.tools.init.columns import columns_of
-from millrace.app.tools.init.topic_sample import FirstRecords
+from millrace.app.tools.init.topic_sample import SampledRecords
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats.draft import Look, Row
 
@@ -45,7 +45,7 @@ class LaterLabels:
 
 
 def later_labels(
-    topic: str, records: tuple[FirstRecords, Look], labels: tuple[FirstRecords, Look], wanted: str | None
+    topic: str, records: tuple[SampledRecords, Look], labels: tuple[SampledRecords, Look], wanted: str | None
 ) -> tuple[LaterLabels, Look]:
     """Return what is known of the labels, and the look at the records with their labels in them."""
     (found, look), (later, label_look) = records, labels
@@ -154,7 +154,9 @@ def _label_of(look: Look, key: str, wanted: str | None, topic: str) -> str:
     return chosen
 
 
-def _delays(found: FirstRecords, look: Look, later: FirstRecords, label_look: Look, key: tuple[str, str]) -> list[int]:
+def _delays(
+    found: SampledRecords, look: Look, later: SampledRecords, label_look: Look, key: tuple[str, str]
+) -> list[int]:
     """Return after how many milliseconds labels came, ascending; nothing where rows and records do not correspond."""
     if len(look.rows) != len(found.times) or len(label_look.rows) != len(later.times):
         return []

@@ -1,6 +1,6 @@
-"""The first values of each partition of a topic, how fast more come, and the format in which they seem to be written.
+"""Values from several places of a topic, how fast more come, and the format in which they seem to be written.
 
-Pure, except for `first_records`, which connects as a start does, commits nothing and writes nothing.
+Pure, except for `sampled_records`, which connects as a start does, commits nothing and writes nothing.
 """
 
 import os
@@ -66,6 +66,8 @@ def _is_stream(counts: list[int], *, is_whole_life: bool) -> bool:
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""
+_PLACES = 10
+"""In so many places of each partition records are read, as what the first ones show may be over soon."""
 _CONNECT_S = 10.0
 _STOP_S = 5.0
 _HEADER = 5
@@ -74,8 +76,8 @@ _MOST_SCHEMAS, _GREATEST = 50, 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstRecords:
-    """The first records of each partition that have a value."""
+class SampledRecords:
+    """Some records of each partition that have a value."""
 
     values: Sequence[bytes]
     beside: Sequence[Row]
@@ -84,7 +86,7 @@ class FirstRecords:
     """How many offsets the topic has."""
     partitions: int
     tombstones: int
-    """Records without a value, among the first."""
+    """Records without a value, among those that were read."""
     records_per_s: float | None
     """None where it is not known."""
     times: Sequence[int] = ()
@@ -93,25 +95,29 @@ class FirstRecords:
     """The same records, and tombstones."""
 
 
-def first_records(kafka: KafkaSettings) -> FirstRecords:
-    """Return some thousand records from the starts of the partitions, fewer if they are large, without tombstones."""
+def sampled_records(kafka: KafkaSettings, *, places: int = _PLACES) -> SampledRecords:
+    """Return some thousand records of all partitions, fewer if they are large, without tombstones.
+
+    They are read in so many places of each partition, of which the first is its beginning, the last its end.
+    """
     source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
         share = max(1, _MOST // max(1, len(first)))
-        until = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
         chunks, size = list[Chunk](), 0
-        for chunk in read_between(source, 1, first, until):
-            chunks.append(chunk)
-            size += chunk.nbytes
-            if size > _MOST_BYTES:
-                break
+        for place, begin in enumerate(begins := _stretches(first, end, share, min(places, share)), 1):
+            until = {partition: min(offset + stop, end[partition]) for partition, (offset, stop) in begin.items()}
+            for chunk in read_between(source, place, {one: offset for one, (offset, _) in begin.items()}, until):
+                chunks.append(chunk)
+                size += chunk.nbytes
+                if size > _MOST_BYTES * place / len(begins):
+                    break
         oldest_ms = min((int(min(chunk.timestamps)) for chunk in chunks if len(chunk)), default=0)
         rate = records_per_s(source.resolve_start, oldest_ms)
     finally:
         source.stop(_STOP_S)
-    chunks.sort(key=lambda chunk: chunk.partition)
+    chunks.sort(key=lambda chunk: chunk.partition)  # and by offset, as they were read
     found = [
         (value, beside_of(key, headers), at)
         for chunk in chunks
@@ -124,7 +130,7 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
         raise ConfigError(
             f"{', '.join(kafka.topics)} holds no record yet; write some hundred, so that there is something to look at"
         )
-    return FirstRecords(
+    return SampledRecords(
         values=[value for value, _, _ in found],
         beside=[beside for _, beside, _ in found],
         times=[at for _, _, at in found],
@@ -134,6 +140,24 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
         records_per_s=rate,
         chunks=chunks,
     )
+
+
+def _stretches(
+    first: Mapping[Partition, int], end: Mapping[Partition, int], share: int, places: int
+) -> list[dict[Partition, tuple[int, int]]]:
+    """Return by place where to begin in each partition, and how many offsets to read: `share` in all of them.
+
+    A partition of fewer is read whole, in the first place.
+    """
+    found: list[dict[Partition, tuple[int, int]]] = [{} for _ in range(places)]
+    for partition, offset in first.items():
+        held, each = end[partition] - offset, share // places
+        if 0 < held <= share:
+            found[0][partition] = (offset, held)
+        elif held:
+            for place in range(places):
+                found[place][partition] = (offset + (held - each) * place // max(1, places - 1), each)
+    return [place for place in found if place]
 
 
 def beside_of(key: bytes | None, headers: Headers) -> Row:

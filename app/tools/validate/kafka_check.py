@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from millrace.app.service.announcing import SETTING
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.settings.spelling import flow
 from millrace.app.tools.init.drafted_config import pace_for
 from millrace.app.tools.init.topic_sample import records_per_s
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
@@ -101,12 +102,10 @@ def _pace(settings: Settings, source: KafkaSource, held: int) -> Iterator[CheckR
         return
     advised = pace_for(held, rate)
     if training.batch_size >= _FAR_TOO_LARGE * advised.batch_size:
-        better = {"batch_size": advised.batch_size, "passes": advised.passes, "memory": advised.memory}
-        drafted = ", ".join(f"{name}: {value}" for name, value in better.items() if value is not None)
         yield warn(
             "pace",
             f"training.batch_size: {training.batch_size:,} rows a step are many for {rate:.3g} records a second, so "
-            f"that a change is learnt late; init would draft {{{drafted}}}",
+            f"that a change is learnt late; init would draft {flow(advised.training)}",
         )
 
 

@@ -35,7 +35,7 @@ from millrace.app.tools.init.drafted_config import DraftTarget, config_text, inp
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.kinds import kinds_of
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.topic_sample import FirstRecords, look_at
+from millrace.app.tools.init.topic_sample import SampledRecords, look_at
 from millrace.consumers.errors import ConfigError, UnreachableError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.records import Chunk, Partition
@@ -910,10 +910,10 @@ def test_of_several_kinds_of_records_those_with_the_label_are_learnt(
     ]
     values = [json.dumps(row).encode() for row in rows]
     chunk = chunk_of(values)
-    found = FirstRecords(
+    found = SampledRecords(
         values=values, beside=[{}] * 120, held=120, partitions=1, tombstones=0, records_per_s=1.0, chunks=[chunk]
     )
-    monkeypatch.setattr(init_module, "first_records", lambda _: found)
+    monkeypatch.setattr(init_module, "sampled_records", lambda _: found)
     typed = ("--topic", "t", "--bootstrap-servers", "here:1", "--label", "clicked", "--out", str(tmp_path), "--json")
     done = CliRunner().invoke(application, ["init", *typed], catch_exceptions=False)
     report = json.loads(done.stdout)

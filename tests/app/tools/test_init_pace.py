@@ -18,17 +18,19 @@ HOUR_S, DAY_S = 3600, 86_400
 
 
 @pytest.mark.parametrize(
-    ("held", "rate", "batch_size", "passes", "memory"),
+    ("held", "rate", "batch_size", "passes", "remembers"),
     [
-        (1_000, None, 8, 4, 300),
-        (1_000, 0.5, 8, 4, 300),
-        (1_000, 99.0, 8, 4, 300),
-        (1_000, 100.0, 32, 8, 300),
-        (59_000, None, 8, 4, 300),
-        (60_000, None, 32, 8, 300),
-        (1_000, 400.0, 32, 8, 300),
-        (1_000, 800.0, 32, 4, 300),
-        (1_000, 1_000.0, 32, 2, 300),
+        (1_000, None, 8, 4, "members"),
+        (1_000, 0.5, 8, 4, "members"),
+        (1_000, 99.0, 8, 4, "members"),
+        (1_000, 100.0, 32, 8, "members"),
+        (59_000, None, 8, 4, "members"),
+        (60_000, None, 32, 8, "members"),
+        (1_000, 200.0, 32, 8, "members"),
+        (1_000, 201.0, 32, 8, "memory"),
+        (1_000, 400.0, 32, 8, "memory"),
+        (1_000, 800.0, 32, 4, "memory"),
+        (1_000, 1_000.0, 32, 2, "memory"),
         (1_000, 3_000.0, 32, 1, None),
         (1_000, 20_000.0, 256, 1, None),
         (1_000, 1e6, 1024, 1, None),
@@ -37,10 +39,11 @@ HOUR_S, DAY_S = 3600, 86_400
     ],
 )
 def test_the_slower_a_topic_the_more_updates_a_record(
-    held: int, rate: float | None, batch_size: int, passes: int, memory: int | None
+    held: int, rate: float | None, batch_size: int, passes: int, remembers: str | None
 ) -> None:
-    pace = pace_for(held, rate)
-    assert (pace.batch_size, pace.passes, pace.memory) == (batch_size, passes, memory)
+    remembered = {"memory": 300, "members": {"recent": 300, "since_drift": 10_000}}
+    pace = {"batch_size": batch_size, "passes": passes}
+    assert pace_for(held, rate).training == (pace if remembers is None else {**pace, remembers: remembered[remembers]})
 
 
 def test_rare_class_is_learnt_once_and_slow_models_get_fewer_updates() -> None:
@@ -77,7 +80,7 @@ def test_the_draft_says_why_and_loads(rate: float | None, said: str, tmp_path: P
     (tmp_path / "t.yaml").write_text(text)
     settings = load(tmp_path / "t.yaml", {}).settings
     training = settings.training
-    assert (training.batch_size, training.passes, training.memory) == (pace.batch_size, pace.passes, pace.memory)
+    assert training.model_dump(exclude_unset=True) == pace.training
     assert settings.model.args == {"learning_rate": pace.learning_rate}
 
 
