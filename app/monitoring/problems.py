@@ -199,7 +199,7 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             kind="registry_away",
             what=f"Records wait for their schema: {lacks}.",
             fix="Nothing is set aside, and it goes on by itself once the registry gives the schema. Check the "
-            "registry, the network, and records.registry in the config.",
+            "registry, the network, and the settings of the registry in the config.",
         )
 
 

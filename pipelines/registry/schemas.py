@@ -56,6 +56,8 @@ class RegistryOptions:
     """For https."""
     cache: Path | None = None
     """The folder that keeps schemas over restarts; None for memory alone."""
+    setting: str = "records.registry"
+    """Where all of this stands in the config."""
 
 
 class RegistryAwayError(Exception):
@@ -117,7 +119,7 @@ class RegistryClient:
             try:
                 answer = self._ask(urls[at], path)
             except (OSError, http.client.HTTPException, RegistryAwayError) as error:
-                complaints.append(f"{urls[at]}: {_why(error)}")
+                complaints.append(f"{urls[at]}: {_why(error, self._options.setting)}")
             else:
                 self._first = at
                 return answer
@@ -150,7 +152,7 @@ class RegistryClient:
             return answer
         if response.status == http.HTTPStatus.NOT_FOUND and answer and answer.get("error_code") in _NO_SUCH:
             raise _Missing
-        raise RegistryAwayError(_refusal(response.status))
+        raise RegistryAwayError(_refusal(response.status, self._options.setting))
 
 
 def _text_of(answer: Mapping[str, Any]) -> str:
@@ -160,9 +162,9 @@ def _text_of(answer: Mapping[str, Any]) -> str:
     return text
 
 
-def _refusal(status: int) -> str:
+def _refusal(status: int, setting: str) -> str:
     if status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
-        return f"it refuses us (HTTP {status}); check the user, password or token of records.registry"
+        return f"it refuses us (HTTP {status}); check the user, password or token of {setting}"
     if status == http.HTTPStatus.NOT_FOUND:
         return "nothing there answers as a schema registry (HTTP 404); check the path of the URL"
     if status == http.HTTPStatus.OK:
@@ -170,9 +172,9 @@ def _refusal(status: int) -> str:
     return f"it answers HTTP {status}"
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, setting: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}); set records.registry.ca_file"
+        return f"its certificate is not trusted ({error.verify_message}); set {setting}.ca_file"
     if isinstance(error, ssl.SSLError):
         return f"TLS fails ({(error.reason or 'no reason given').lower().replace('_', ' ')})"
     if isinstance(error, TimeoutError):

@@ -8,7 +8,7 @@ from millrace.app.settings.record_fields import MASK, LabelSettings, Scalar, fit
 from millrace.app.settings.record_roles import EventTimeSettings
 from millrace.app.settings.sections.kafka import Topic
 from millrace.app.settings.sections.records import FormatName, RecordsSettings
-from millrace.app.settings.sections.registry import RegistrySettings
+from millrace.app.settings.sections.registry import LabelRegistrySettings
 from millrace.consumers.section import SettingError
 from millrace.pipelines import schema
 from millrace.pipelines.formats.avro import AvroSettings
@@ -67,7 +67,7 @@ class LabelsSettings(LabelOptions):
         examples=[["clicks"]],
     )
     format: FormatName = Field("json", description="The format of the labels' records, as in records.")
-    registry: RegistrySettings | None = Field(
+    registry: LabelRegistrySettings | None = Field(
         None, description="The schema registry of the labels' records, as in records.", examples=[None]
     )
     avro: AvroSettings = Field(AvroSettings(), description="The schema that reads Avro records of labels.")

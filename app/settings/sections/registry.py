@@ -1,9 +1,9 @@
-"""`records.registry`: the schema registry, and how to get in. `to_registry` reads the secret files."""
+"""`records.registry` and `labels.registry`: a schema registry, and how to get in; `to_registry` reads the secrets."""
 
 import base64
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -35,6 +35,9 @@ RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
 
 class RegistrySettings(Section):
     """The schema registry, by Confluent's API."""
+
+    place: ClassVar[str] = "records.registry"
+    """Where it stands in the config."""
 
     url: Annotated[tuple[RegistryUrl, ...], BeforeValidator(_several)] = Field(
         min_length=1,
@@ -72,7 +75,7 @@ class RegistrySettings(Section):
     def _one_login(self) -> Self:
         if (self.username is None) != (self.password_file is None):
             missing = "username" if self.username is None else "password_file"
-            raise SettingError("url", f"a user and a password go together; write records.registry.{missing} too")
+            raise SettingError("url", f"a user and a password go together; write {self.place}.{missing} too")
         if self.username is not None and self.token_file is not None:
             raise SettingError("token_file", "there is a user already; write one of the two")
         return self
@@ -82,11 +85,17 @@ class RegistrySettings(Section):
         files = ("ca_file", "certificate_file", "key_file", "key_password_file")
         given = [key for key in files if getattr(self, key) is not None]
         if given and not any(url.startswith("https:") for url in self.url):
-            raise SettingError(given[0], "this has no effect with http; write https in records.registry.url")
+            raise SettingError(given[0], f"this has no effect with http; write https in {self.place}.url")
         if (self.certificate_file is None) != (self.key_file is None):
             missing = "key_file" if self.key_file is None else "certificate_file"
-            raise SettingError(given[-1], f"a certificate needs its key; write records.registry.{missing} too")
+            raise SettingError(given[-1], f"a certificate needs its key; write {self.place}.{missing} too")
         return self
+
+
+class LabelRegistrySettings(RegistrySettings):
+    """The schema registry of the records of labels."""
+
+    place: ClassVar[str] = "labels.registry"
 
 
 def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
@@ -96,7 +105,7 @@ def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
     context = None
     if any(url.startswith("https:") for url in registry.url):
         context = client_context(
-            "records.registry.",
+            f"{registry.place}.",
             registry.ca_file,
             registry.certificate_file,
             registry.key_file,
@@ -107,6 +116,7 @@ def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
         authorization=_authorization(registry),
         context=context,
         cache=cache_of(registry),
+        setting=registry.place,
     )
     return RegistrySchemas(options, wait_s=wait_s)
 
@@ -134,10 +144,10 @@ def derived_cache(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _authorization(registry: RegistrySettings) -> str | None:
-    token = read_secret("records.registry.token_file", registry.token_file)
+    token = read_secret(f"{registry.place}.token_file", registry.token_file)
     if token is not None:
         return f"Bearer {token.get_secret_value()}"
-    password = read_secret("records.registry.password_file", registry.password_file)
+    password = read_secret(f"{registry.place}.password_file", registry.password_file)
     if password is None:
         return None
     login = f"{registry.username}:{password.get_secret_value()}".encode()

@@ -1,12 +1,15 @@
 """Settings of labels that come later: what fits together, and one line for each thing that does not."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from millrace.app.settings import to_decoder
 from millrace.app.settings.root import Settings
+from millrace.consumers.errors import ConfigError
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -99,3 +102,12 @@ def test_schemas_of_records_and_of_labels_are_kept_apart() -> None:
         ("checkpoints", "ads", "schemas"),
         ("checkpoints", "ads", "schemas-of-labels"),
     ]
+
+
+def test_what_is_wrong_with_the_registry_of_labels_names_its_own_settings(tmp_path: Path) -> None:
+    registry: dict[str, Any] = {"url": "http://localhost:1", "token_file": str(tmp_path / "token")}
+    found = settings(lambda one: one["labels"].update(format="avro", registry=registry)).labels.records()
+    with pytest.raises(ConfigError, match=r"^labels\.registry\.token_file: "):
+        to_decoder(found)
+    with pytest.raises(ValidationError, match=r"write labels\.registry\.password_file too"):
+        settings(lambda one: one["labels"].update(format="avro", registry={**registry, "username": "mill"}))
