@@ -333,6 +333,7 @@ def test_silence_is_not_taken_for_no_until_a_person_says_so(
     assert labels[:190] == [float(number % 3 == 0 and not 150 <= number < 160) for number in range(190)]
 
 
+@pytest.mark.row(44)
 def test_what_was_predicted_on_arrival_survives_a_kill(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path, wait_for: WaitFor
 ) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 from millrace.consumers.errors import MillraceError
 from tests.faults.campaigns import (
     archive_kills,
+    arrivals,
     exactness,
     exports,
     formats,
@@ -79,6 +80,8 @@ class Form:
     """The share of them that labels come for."""
     joined_group: int = 0
     """Kills of the workers of a group whose labels come later."""
+    arrivals: int = 0
+    """Kills of a run that scores records when they come."""
     formats: int = 0
     """Records of each format, some of them bad."""
     exports: int = 0
@@ -101,6 +104,7 @@ USUAL = Form(
     ordinary=3,
     joined=3,
     joined_group=4,
+    arrivals=1,
     formats=100_000,
     exports=10,
 )
@@ -120,6 +124,7 @@ FULL = Form(
     join_records=1_000_000,
     join_clicked=0.03,
     joined_group=16,
+    arrivals=3,
     formats=1_000_000,
     exports=50,
     soak_minutes=30,
@@ -219,6 +224,10 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
     def joins_in_group() -> dict[str, Any]:
         return group_joined.wage_both(bootstrap, there / "joined-group", kills=form.joined_group, seed=seed).summary()
 
+    def arriving() -> dict[str, Any]:
+        minutes = 1.0 + form.arrivals
+        return arrivals.watch(bootstrap, there / "arrivals", minutes=minutes, kills=form.arrivals, seed=seed).summary()
+
     def accounted() -> dict[str, Any]:
         return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()
 
@@ -239,6 +248,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         of_ordinary,
         joins,
         joins_in_group,
+        arriving,
         accounted,
         exported,
     )

@@ -61,6 +61,8 @@ MEANINGS: Mapping[str, str] = {
     "group_join_wrong": "the same: records learnt with another label than that of a plain join of both topics",
     "group_join_false_negatives": "the same: of these, learnt as if there were none",
     "group_join_unaccounted": "the same: labels by which the account is off",
+    "arrival_kills": "SIGKILLs of a run that scores records when they come, of a live stream that turns",
+    "arrival_points": "the same: points between that score and a replay with the delay in plain Keras, at most 0.2",
     "formats_unaccounted": "every format with poison: records that met another verdict than theirs",
     "export_kills": "SIGKILLs of an exporter and its trainer, at every failpoint of an export and at any time",
     "export_half_versions": "versions in the folder of exports that were not whole when a reader saw them",

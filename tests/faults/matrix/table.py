@@ -43,4 +43,5 @@ ROWS: Mapping[int, str] = {
     41: "a checkpoint pinned while it is pruned, its pruner killed; a fork killed",
     42: "killed where records are filtered, scaled by running figures, and remembered by class beside a golden set",
     43: "killed where records wait for labels on another topic; labels late, twice, for nobody, after an outage",
+    44: "killed where what was predicted when records came waits for their labels",
 }

@@ -23,6 +23,7 @@ HANDED_OVER = (
     "ordinary",
     "joined",
     "joined_group",
+    "arrivals",
     "formats",
     "exports",
 )
@@ -69,6 +70,8 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "group_join_wrong": ["joined_group.wrong_labels"],
     "group_join_false_negatives": ["joined_group.false_negatives"],
     "group_join_unaccounted": ["joined_group.unaccounted"],
+    "arrival_kills": ["arrivals.kills"],
+    "arrival_points": ["arrivals.points"],
     "formats_unaccounted": ["formats.unaccounted"],
     "export_kills": ["exports.kills"],
     "export_half_versions": ["exports.half_versions"],
@@ -120,6 +123,7 @@ class Evidence:
     ordinary: Told = field(default_factory=dict)
     joined: Told = field(default_factory=dict)
     joined_group: Told = field(default_factory=dict)
+    arrivals: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
     exports: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
@@ -177,6 +181,7 @@ class Evidence:
                 self.joined_group,
                 ("lost", "learnt_twice", "wrong_labels", "false_negatives", "unaccounted"),
             ),
+            "arrivals": (self.arrivals, ("unaccounted",)),
             "formats": (self.formats, ("unaccounted",)),
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),

@@ -359,5 +359,14 @@ TEETH = (
     Tooth(41, "A replay leaves out what lies between the old model's position and the offset that Kafka gives.",
           "fork:_offsets", calls("min", "offset"),
           "test_a_replay_begins_where_kafka_says_and_never_after_the_position"),
+    Tooth(44, "What was predicted before a kill is forgotten.", "ArrivalScore.restore", drop("load"),
+          "test_a_restart_and_a_rewind_keep_what_was_predicted"),
+    Tooth(44, "What a restore finds takes the place of what was predicted since.", "Predictions.load",
+          becomes("joined", "whole = Predicted(offsets, outputs)"), "test_predictions_that_wait_are_part_of_the_state"),
+    Tooth(44, "A prediction moves the seeds of the model that learns.", "ArrivalScore.between_calls",
+          calls("unmoved", "self._unless_it_raises()"),
+          "test_what_is_learnt_is_the_same_to_the_bit_with_a_score_on_arrival"),
+    Tooth(44, "A prediction counts though its record was learnt before.", "ArrivalScore._keep",
+          becomes("fresh", "fresh = one.offsets >= 0"), "test_a_prediction_that_comes_too_late_is_none"),
 )
 # fmt: on

@@ -32,7 +32,7 @@ from tests.training.conftest import BATCH, SCHEMA, MakeLearner, block, mlp, stat
 from tests.training.model.golden.test_golden import by_hand, drawing, golden_records
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, delivery, live_of, running
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.row(44)]
 
 
 class Head:
