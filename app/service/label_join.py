@@ -17,6 +17,7 @@ from millrace.pipelines.shaping.labels.arrivals import ArrivalReader
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
 from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
+from millrace.pipelines.shaping.labels.rivals import RivalReader
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded
@@ -63,8 +64,17 @@ def connect_labels(
     kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
     reader = LabelReader(shaper.rules, source, decoder, kept, on_turn, role=role)
     opened.callback(reader.stop)
-    shaper.connect(Connected(reader, jumps, lambda: first_labels(settings, source), ends))
-    return LabelGate(shaper.rules, reader)
+    connected = Connected(reader, jumps, lambda: first_labels(settings, source), ends)
+    if shaper.index.rivals is not None:
+        others = KafkaSource(replace(kafka_options(settings.kafka), freeze_partitions=True))
+        others.start(_CONNECT_S)
+        opened.callback(others.stop, _STOP_S)
+        of_rivals = to_decoder(settings.records, wait_s=0.0)
+        rivals = RivalReader(shaper.rules, others, of_rivals, jumps.beside("rival_jumps"), shaper.index.rivals)
+        opened.callback(rivals.stop)
+        connected = connected._replace(rivals=rivals, first_rivals=lambda: first_labels(settings, others))
+    shaper.connect(connected)
+    return LabelGate(shaper.rules, reader, connected.rivals)
 
 
 def follow_arrivals(settings: Settings, opened: ExitStack) -> ArrivalReader | None:

@@ -33,6 +33,7 @@ from millrace.pipelines.shaping import (
     WindowSettings,
 )
 from millrace.pipelines.shaping.appearing import appearing_classes
+from millrace.pipelines.shaping.labels.rules import Match
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.shaping.unlabelled import unlabelled
 from millrace.training.model.export.writers import WRITERS
@@ -266,6 +267,8 @@ class Settings(Section):
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
             "labels.score_on_arrival works with one worker only": self.labels.used and self.labels.score_on_arrival,
+            f"labels.match: {self.labels.match} works with one worker only": self.labels.used
+            and self.labels.match is not Match.ALL,
             "labels.co_partitioned works with one topic of records only": self.labels.co_partitioned
             and len(self.kafka.topics) != 1,
         }

@@ -20,13 +20,15 @@ _STEP_MS = 1_000
 class LabelGate:
     """Waiting is its work; it is a hold only where nothing comes for far too long."""
 
-    def __init__(self, rules: JoinRules, reader: LabelReader) -> None:
+    def __init__(self, rules: JoinRules, reader: LabelReader, rivals: LabelReader | None = None) -> None:
+        """`rivals` reads all records ahead, where a label belongs to one of its key."""
         self._rules, self._reader = rules, reader
+        self._readers = (reader,) if rivals is None else (reader, rivals)
 
     @property
     def through(self) -> int:
-        """The time up to which labels have been read."""
-        return self._reader.clocks.through()
+        """The time up to which labels, and rivals, have been read."""
+        return min(reader.clocks.through() for reader in self._readers)
 
     def begin(
         self,
@@ -41,7 +43,7 @@ class LabelGate:
         if not len(decoded):
             return True
         due = int(times_of(decoded, self._rules.early_ms).max()) + self._rules.within_ms
-        return self._reader.through(due) >= due
+        return min([reader.through(due) for reader in self._readers]) >= due
 
     def held(self) -> LearningHold | None:
         """Return that no label has come for far too long; None where records wait as they are meant to."""
@@ -70,7 +72,7 @@ class LabelGate:
         if len(chunk) < 2:
             return [chunk]
         reached = np.maximum.accumulate(chunk.timestamps)
-        due = self._reader.clocks.through() - self._rules.within_ms
+        due = self.through - self._rules.within_ms
         if reached[-1] <= due:
             return [chunk]
         steps = np.maximum(reached - max(due, int(reached[0]) - 1), 0) // _STEP_MS

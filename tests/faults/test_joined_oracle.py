@@ -270,6 +270,43 @@ def test_a_record_that_waits_settles_no_label() -> None:
     assert found.labels[HERE] == UNUSED
 
 
+@pytest.mark.parametrize(
+    ("match", "labelled"),
+    [
+        ("all", [True, True, True, True, True, False]),
+        ("last_before", [False, False, True, False, False, False]),
+        ("first_after", [False, False, True, False, False, False]),
+        ("last_before, but none there", [False, True, False, False, False, False]),
+    ],
+)
+def test_a_label_belongs_to_the_record_of_its_key_that_is_nearest(match: str, labelled: list[bool]) -> None:
+    rules = Rules(within_ms=WITHIN, early_ms=EARLY, absent={"y": 0.0}, match=match.partition(",")[0])
+    there = 1007 if "none" in match else 1005
+    records = records_of(("a", 1000), ("a", 1004), ("a", there), ("a", 1006), ("a", 1007), ("b", 1005))
+    ends = [Jump(0, len(records), END)]
+    found = plain_join(rules, {0: records}, {0: labels_of(("a", 1005))}, (), now=NOW, of_rivals=ends)
+    assert [found.records[0, at].outcome == LABELLED for at in range(len(records))] == labelled
+
+
+def test_a_record_that_was_read_too_late_takes_no_label_from_another_one() -> None:
+    rules = Rules(within_ms=WITHIN, early_ms=EARLY, absent={"y": 0.0}, match="last_before")
+    records = {0: records_of(("a", 1000)), 1: records_of(("b", 5000), ("a", 1002))}
+    ends = [Jump(0, 1, END), Jump(1, 2, END)]
+    found = plain_join(rules, records, {0: labels_of(("a", 1005))}, (), now=NOW, of_rivals=ends)
+    assert found.records[HERE].outcome == LABELLED
+    # In time, it does.
+    records[1].reverse()
+    records[1] = [one._replace(offset=at) for at, one in enumerate(records[1])]
+    found = plain_join(rules, records, {0: labels_of(("a", 1005))}, (), now=NOW, of_rivals=ends)
+    assert found.records[HERE].outcome == ABSENT
+
+
+def test_records_wait_until_their_rivals_are_read() -> None:
+    rules = Rules(within_ms=WITHIN, early_ms=EARLY, absent={"y": 0.0}, match="last_before")
+    found = plain_join(rules, {0: records_of(("a", 1000))}, {0: labels_of(("a", 1005))}, (), now=NOW)
+    assert found.records[HERE].outcome == WAITING
+
+
 # The traffic.
 
 TRAFFIC = Traffic(partitions=2, each=4000, began=10**12, clicked=0.2, step_ms=20, within_ms=8_000, early_ms=1_000)
@@ -277,7 +314,7 @@ TRAFFIC = Traffic(partitions=2, each=4000, began=10**12, clicked=0.2, step_ms=20
 
 def as_read(drawn: Drawn) -> tuple[dict[int, list[Read]], dict[int, list[Read]]]:
     """Return both topics as Kafka would give them."""
-    impressions = {number: [*impressions_of(number, log)] for number, log in enumerate(drawn.impressions)}
+    impressions = {number: [*impressions_of(TRAFFIC, number, log)] for number, log in enumerate(drawn.impressions)}
     clicks = {number: [*clicks_of(log)] for number, log in enumerate(drawn.clicks)}
     first, second = (
         {number: [Read(offset, *one) for offset, one in enumerate(log)] for number, log in logs.items()}
@@ -304,7 +341,11 @@ def test_what_is_drawn_is_written_and_read_without_a_loss() -> None:
     drawn = draw(TRAFFIC, 3)
     impressions, clicks = as_read(drawn)
     for number, log in enumerate(drawn.impressions):
-        wanted = [Record(at, key_of(number, at), one.event, one.appended) for at, one in enumerate(log) if one.readable]
+        wanted = [
+            Record(at, key_of(TRAFFIC, number, at), one.event, one.appended)
+            for at, one in enumerate(log)
+            if one.readable
+        ]
         assert records_in(impressions[number]) == wanted
         readable = [one for one in impressions[number] if log[one.offset].readable]
         assert [json.loads(one.value)["id"] for one in readable] == [one.offset for one in readable]

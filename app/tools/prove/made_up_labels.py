@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Partition
 from millrace.pipelines.schema import PRESENT, Column, Field, Schema
 from millrace.pipelines.shaping.followed_states import FollowedShaper, NothingRemembered, Taken
 from millrace.pipelines.shaping.labels.options import LabelOptions
-from millrace.pipelines.shaping.labels.rules import NAME, JoinRules, Take
+from millrace.pipelines.shaping.labels.rules import NAME, JoinRules, Match, Take
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped, only
 
@@ -33,6 +34,11 @@ def in_time(values: dict[str, Any], options: LabelOptions) -> None:
 
     Made-up labels lie in any partition.
     """
+    if options.match is not Match.ALL:
+        raise ConfigError(
+            f"labels.match: {options.match}: a proof joins each record by itself; prove it with match: all, which "
+            "reads and keeps the same labels"
+        )
     labels, records = values["labels"], values["records"]
     labels["within"] = f"{min(options.within, _WITHIN_S):g}s"
     labels["early"] = f"{min(options.early, _EARLY_S):g}s"

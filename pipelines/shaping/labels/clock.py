@@ -59,6 +59,10 @@ class Jumps:
         if path is not None and path.exists():
             self._read(path)
 
+    def beside(self, name: str) -> "Jumps":
+        """Return those of other partitions, in a file of this name beside it."""
+        return Jumps(None if self._path is None else self._path.with_name(name), again=self.closed)
+
     def add(self, jumps: Mapping[Partition, tuple[int, int]]) -> None:
         """Keep the offset at which each partition ended, and when; durable when this returns. Raise OSError."""
         with self._lock:

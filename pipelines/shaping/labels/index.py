@@ -18,7 +18,7 @@ import numpy.typing as npt
 from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column
 from millrace.pipelines.shaping.labels.clock import NEVER
-from millrace.pipelines.shaping.labels.rules import Take
+from millrace.pipelines.shaping.labels.rules import Match, Take
 
 UInt32s = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
@@ -122,8 +122,12 @@ class LabelIndex:
         take: Take,
         early_ms: int,
         within_ms: int,
+        match: Match = Match.ALL,
     ) -> None:
         """Hold labels of these fields, each with its dtype and its shape."""
+        self._match = match
+        self.rivals = None if match is Match.ALL else LabelIndex({}, take=take, early_ms=early_ms, within_ms=within_ms)
+        """The records of all keys, as labels without values; None where a label belongs to each that it fits."""
         self._fields, self._take = dict(fields), take
         self._early, self._within = early_ms, within_ms
         # A label whose clock is further ahead is too late for any record, and is not inserted.
@@ -179,6 +183,18 @@ class LabelIndex:
             winners = self._winners(records, runs, places)
             for number, run in enumerate(self._runs):
                 np.bitwise_or.at(run.flags, places[winners & (runs == number)], USED)
+
+    def neighbours(self, hashes: Int64s, checks: Callable[[Int64s], UInt32s], times: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the time of the last before, and of the first after, each of these of its key, as far as it counts."""
+        before, after = np.full(len(times), NEVER), np.full(len(times), -NEVER)
+        with self._lock:
+            found = self._find(hashes, checks, times)
+            there = self._gathered("times", found.runs, found.places)
+        records, there = found.records[found.on_time], there[found.on_time]
+        own = times[records]
+        np.maximum.at(before, records[there < own], there[there < own])
+        np.minimum.at(after, records[there > own], there[there > own])
+        return before, after
 
     def expire(self, floor: int, others: Sequence[Marks] = ()) -> "Counter[str]":
         """Let labels before a time go; return what became of them, and of how many.
@@ -360,9 +376,28 @@ class LabelIndex:
         fits = same & (labels != NEVER) & (labels >= at - self._early) & (labels <= at + self._within)
         on_time = labels + before < at + self._within
         order = np.flatnonzero(fits)
+        if self.rivals is not None:
+            order = order[self._is_its_own(self.rivals, hashes, checks, times, records[order], labels[order])]
         offsets, partitions = (self._gathered(name, runs, places)[order] for name in ("offsets", "partitions"))
         order = order[np.lexsort((offsets, partitions, labels[order], records[order]))]
         return _Found(records[order], runs[order], places[order], on_time[order])
+
+    def _is_its_own(
+        self,
+        rivals: "LabelIndex",
+        hashes: Int64s,
+        checks: Callable[[Int64s], UInt32s],
+        times: Int64s,
+        records: Int64s,
+        labels: Int64s,
+    ) -> npt.NDArray[np.bool_]:
+        """Return which of these labels belong to their record, and not to another one that is nearer to them."""
+        asked = np.unique(records)
+        before, after = rivals.neighbours(hashes[asked], lambda rows: checks(asked[rows]), times[asked])
+        place, own = asked.searchsorted(records), times[records]
+        if self._match is Match.LAST_BEFORE:
+            return (own <= labels) & (labels < after[place])
+        return (labels <= own) & (before[place] < labels)
 
     def _hits(self, hashes: Int64s, asked: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
         """Yield of each run the records that have a label of their hash there, and its place."""

@@ -27,7 +27,7 @@ from millrace.pipelines.shaping.labels.figures import JoinFigures
 from millrace.pipelines.shaping.labels.index import LabelIndex, Marks, UInt32s
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
 from millrace.pipelines.shaping.labels.label_reader import Begin, LabelReader, Role
-from millrace.pipelines.shaping.labels.rules import NAME, JoinRules
+from millrace.pipelines.shaping.labels.rules import NAME, JoinRules, Match
 from millrace.pipelines.shaping.labels.silence import Silence
 from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded
@@ -104,6 +104,15 @@ class Connected(NamedTuple):
     """Returns where to read the labels from if nothing is remembered."""
     ends: Callable[[], Ends]
     """Returns where the partitions of records end: of one that is settled up to there only what is new comes."""
+    rivals: LabelReader | None = None
+    """With `match`, what reads all records ahead."""
+    first_rivals: Callable[[], Mapping[Partition, tuple[int, int]]] = dict
+    """Returns where to read them from if nothing is remembered."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that was read before is there again."""
+        return self.reader.whole and (self.rivals is None or self.rivals.whole)
 
 
 class LabelShaper(FollowedShaper[RecordState]):
@@ -121,12 +130,15 @@ class LabelShaper(FollowedShaper[RecordState]):
             take=rules.take,
             early_ms=rules.early_ms,
             within_ms=rules.within_ms,
+            match=rules.match,
         )
         self.silence = Silence(within_ms=rules.within_ms)
         self._connected: Connected | None = None
         self._loaded: Begin | None = None
         self._restored: tuple[dict[str, Column], dict[str, Any]] = {}, {}
         """What became of labels as it was loaded: arrays and facts."""
+        self._rivals: Begin | None = None
+        """Where to read rivals again."""
         self._begun = False
         self._lock = threading.Lock()
         """No label leaves the index while a record is joined."""
@@ -158,6 +170,8 @@ class LabelShaper(FollowedShaper[RecordState]):
                 self._floor = self._promised = begin.floor
                 self._joined, self._jumped = dict(positions), {}
             self._connected.reader.begin(begin)
+            if self._connected.rivals is not None:
+                self._connected.rivals.begin(self._rivals or Begin(bases=self._connected.first_rivals()))
         return super().open(incarnation, positions, at_once=at_once)
 
     def made(self, decoded: Decoded, state: RecordState) -> tuple[Decoded, list[Skipped], Taken]:
@@ -248,6 +262,7 @@ class LabelShaper(FollowedShaper[RecordState]):
             "join": list(rules.key),
             "take": rules.take.value,
             "times_ms": [rules.within_ms, rules.early_ms],
+            **({} if rules.match is Match.ALL else {"match": rules.match.value}),
         }
 
     def written(self, state: RecordState) -> tuple[Mapping[str, Column], dict[str, Any]]:
@@ -277,10 +292,13 @@ class LabelShaper(FollowedShaper[RecordState]):
             return arrays, facts
         if not (self._begun or self._loaded):
             # Number 0 says where the labels of its records begin: later that would be somewhere else.
-            self._load_labels({}, {NAME: _beginning(self._connected.first(), self.silence)})
+            about = _beginning(self._connected.first(), self.silence)
+            if self._connected.rivals is not None:
+                about["rivals"] = _unread(self._connected.first_rivals())
+            self._load_labels({}, {NAME: about})
         role = self._connected.reader.role
         with self._connected.reader.still() as read:
-            if self._loaded or not read.whole:
+            if self._loaded or not self._connected.whole:
                 # Nothing is settled before all counted labels are there again, so what was loaded still holds.
                 restored, about = self._restored
                 # The chief of a group has what was loaded, and what has become of it since.
@@ -316,6 +334,7 @@ class LabelShaper(FollowedShaper[RecordState]):
                 "waiting": self.index.waiting(),
                 "silence": self.silence.saved(),
                 "partitions": partitions,
+                **_rivals_read(self._connected.rivals),
             }
             if role is Role.OWN:
                 # What this worker has found since it last met the others, which the chief keeps on disk.
@@ -326,7 +345,7 @@ class LabelShaper(FollowedShaper[RecordState]):
         """Take over what `saved` has returned; of something else, or of nothing, begin anew."""
         super().load(arrays, facts)
         known = self.depends_on()
-        self._begun, self._loaded, self._expired = False, None, Counter()
+        self._begun, self._loaded, self._rivals, self._expired = False, None, None, Counter()
         if NAME in facts and {name: facts[name] for name in known} == known:
             self._load_labels(arrays, facts)
 
@@ -335,12 +354,11 @@ class LabelShaper(FollowedShaper[RecordState]):
         self._restored = {name: one for name, one in arrays.items() if name.startswith(f"{NAME}/")}, about
         named = {Partition.parse(name): one for name, one in about["partitions"].items()}
         self._expired = Counter(about["expired"])
+        if "rivals" in about:
+            self._rivals = _begin_of(about["rivals"], int(about["floor"]))
         self.silence.load(about["silence"])
-        self._loaded = Begin(
-            bases={partition: (int(one["base"]), int(one["clock"])) for partition, one in named.items()},
-            counted={partition: int(one["position"]) for partition, one in named.items()},
-            fingerprints={partition: Fingerprint.of_facts(one["fingerprint"]) for partition, one in named.items()},
-            floor=int(about["floor"]),
+        self._loaded = replace(
+            _begin_of(about["partitions"], int(about["floor"])),
             refused=int(about["refused"]),
             late=int(about["late"]),
             flags={
@@ -380,6 +398,8 @@ class LabelShaper(FollowedShaper[RecordState]):
         with self._lock:
             self._floor = floor
             self._expired += self.index.expire(floor, others)
+            if self.index.rivals is not None:
+                self.index.rivals.expire(floor)
 
     def reached(self) -> int | None:
         """Return the time before which no record needs a label any more; None if no records are read here.
@@ -432,12 +452,41 @@ class LabelShaper(FollowedShaper[RecordState]):
 
 def _beginning(bases: Mapping[Partition, tuple[int, int]], silence: Silence) -> dict[str, Any]:
     """Return what is remembered of labels before any is read."""
-    partitions = {
+    partitions = _unread(bases)
+    counts = {"expired": {}, "refused": 0, "late": 0, "waiting": 0}
+    return {"floor": NEVER, **counts, "silence": silence.saved(), "partitions": partitions}
+
+
+def _unread(bases: Mapping[Partition, tuple[int, int]]) -> dict[str, Any]:
+    return {
         str(partition): {"base": offset, "clock": clock, "position": offset, "waiting": 0, "fingerprint": None}
         for partition, (offset, clock) in bases.items()
     }
-    counts = {"expired": {}, "refused": 0, "late": 0, "waiting": 0}
-    return {"floor": NEVER, **counts, "silence": silence.saved(), "partitions": partitions}
+
+
+def _rivals_read(rivals: LabelReader | None) -> dict[str, Any]:
+    """Return where rivals that wait are to be read again, as facts."""
+    if rivals is None:
+        return {}
+    with rivals.still() as read:
+        bases, found = rivals.index.bases(), dict[str, Any]()
+        for partition, number in rivals.numbers.items():
+            base, clock = bases.get(number) or (read.positions[partition], read.clocks[partition])
+            known = read.fingerprints.get(partition)
+            fingerprint = None if known is None else list(known)
+            position = read.positions[partition]
+            found[str(partition)] = {"base": base, "clock": clock, "position": position, "fingerprint": fingerprint}
+    return {"rivals": found}
+
+
+def _begin_of(partitions: Mapping[str, Any], floor: int) -> Begin:
+    named = {Partition.parse(name): one for name, one in partitions.items()}
+    return Begin(
+        bases={partition: (int(one["base"]), int(one["clock"])) for partition, one in named.items()},
+        counted={partition: int(one["position"]) for partition, one in named.items()},
+        fingerprints={partition: Fingerprint.of_facts(one["fingerprint"]) for partition, one in named.items()},
+        floor=floor,
+    )
 
 
 def _keys(decoded: Decoded) -> Column:

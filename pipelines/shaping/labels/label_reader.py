@@ -340,7 +340,7 @@ class LabelReader:
             self._on_turn()
         try:
             chunk = self._unread or self._received(self._handoff)
-            decoded = decode_chunk(chunk, self._decoder)
+            decoded = self._decoded(chunk)
         except (HandoffEmpty, HandoffClosed, HandoffEnded):
             return False
         except NotYetError as error:
@@ -351,6 +351,9 @@ class LabelReader:
         self._unread = None
         self._take(chunk, decoded)
         return True
+
+    def _decoded(self, chunk: Chunk) -> Decoded:
+        return decode_chunk(chunk, self._decoder)
 
     def _received(self, handoff: Handoff) -> Chunk:
         """Return the next chunk; one that follows keeps what goes too far for later."""

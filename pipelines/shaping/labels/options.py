@@ -11,7 +11,7 @@ from millrace.consumers.units import Duration, Size
 from millrace.pipelines import schema
 from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.labels.join import LabelShaper
-from millrace.pipelines.shaping.labels.rules import JoinRules, Take
+from millrace.pipelines.shaping.labels.rules import JoinRules, Match, Take
 from millrace.pipelines.shaping.shaper import ShapingSection
 
 
@@ -50,6 +50,12 @@ class LabelOptions(ShapingSection):
         Take.FIRST,
         description="Which label a record gets of several: first and last by their time, max and sum by their values, "
         "count for how many there are.",
+    )
+    match: Match = Field(
+        Match.ALL,
+        description="Which records of its key a label belongs to. all: every one that it fits by its time. "
+        "last_before: the last one before it, or of its own millisecond. first_after: the first one after it. The "
+        "topics of records are then read twice, and the keys of all records of labels.within wait in memory.",
     )
     within: Duration = Field(
         1800.0,
@@ -113,6 +119,7 @@ class LabelOptions(ShapingSection):
             fields=self.fields(),
             absent=self.absent(),
             take=self.take,
+            match=self.match,
             within_ms=round(self.within * 1000),
             early_ms=round(self.early * 1000),
             holds=self.on_silence == "hold",

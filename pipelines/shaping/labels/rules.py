@@ -20,6 +20,14 @@ class Take(StrEnum):
     COUNT = "count"
 
 
+class Match(StrEnum):
+    """Which records of its key and time a label belongs to."""
+
+    ALL = "all"
+    LAST_BEFORE = "last_before"
+    FIRST_AFTER = "first_after"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRules:
     """How a record finds the label that comes later."""
@@ -32,6 +40,7 @@ class JoinRules:
     absent: Mapping[str, Any]
     """The value of each label of a record for which none came; None where it is not learnt then."""
     take: Take
+    match: Match
     within_ms: int
     """How long a label may come after its record."""
     early_ms: int

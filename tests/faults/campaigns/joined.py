@@ -81,6 +81,9 @@ _SAVES_EVERY, _FURTHER = 7, 1_700
 """Steps between two saves of the run that is killed, and records by which it comes on between two kills at most."""
 _LEARNS_S = 3_600.0
 """Within which a run learns all of it."""
+MATCHES = ("all", "last_before", "first_after")
+_USERS = 1_000
+"""With `match`: then a user's impressions come about every 5 seconds."""
 TAKES = ("first", "last", "max", "sum", "count")
 _QUIET = 0
 """The partition of labels that falls silent."""
@@ -95,6 +98,7 @@ class JoinedFigures(Figures):
     """What the comparison comes to."""
 
     take: str = ""
+    match: str = "all"
     labelled: int = 0
     wrong_labels: int = 0
     """Records that were learnt with another label than that of a plain join."""
@@ -149,7 +153,7 @@ class Topics(NamedTuple):
         return f"{self.name}.clicks"
 
 
-def sections(topics: Topics, take: str, *, masked: bool = False) -> Mapping[str, Any]:
+def sections(topics: Topics, take: str, match: str = "all", *, masked: bool = False) -> Mapping[str, Any]:
     """Return the sections of the config; `masked` has a second output, which learns the labels that came alone."""
     label: dict[str, Any] = {"clicked": {"dtype": "float32", "absent": _ABSENT}}
     if masked:
@@ -162,6 +166,7 @@ def sections(topics: Topics, take: str, *, masked: bool = False) -> Mapping[str,
             "join": {"record": "impression_id"},
             "label": label,
             "take": take,
+            "match": match,
             "within": f"{topics.traffic.within_ms}ms",
             "early": f"{topics.traffic.early_ms}ms",
             "event_time": {"field": "at"},
@@ -183,24 +188,34 @@ def compare(
     seed: int,
     cold: bool = True,
     take: str | None = None,
+    match: str | None = None,
     masked: bool = False,
     records: int | None = None,
     clicked: float = CLICKED,
 ) -> JoinedFigures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
 
-    `take` is which of several labels a record gets; None: the seed draws it. The kills are spread over `records`; None:
+    `take` is which of several labels a record gets, and `match` which of several records gets a label; None: the seed
+    draws it. The kills are spread over `records`; None:
     there are as many as that many kills need. `clicked` is the share of the records that labels come for.
     """
     began, random = time.monotonic(), Random(seed)
-    figures = JoinedFigures(seed=seed, take=take or random.choice(TAKES))
+    figures = JoinedFigures(
+        seed=seed, take=take or random.choice(TAKES), match=match or MATCHES[random.randrange(len(MATCHES))]
+    )
     each = BEFORE + kills * A_KILL if records is None else records // PARTITIONS
     stretch = 1 if records is None else max(1, records // max(1, kills) // _FURTHER)
-    traffic = Traffic(each=each, began=round(time.time() * 1000) - AGO_MS, clicked=clicked, calm_at=each // 2)
+    traffic = Traffic(
+        each=each,
+        began=round(time.time() * 1000) - AGO_MS,
+        clicked=clicked,
+        calm_at=each // 2,
+        users=None if figures.match == "all" else _USERS,
+    )
     topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)
     create_topic(bootstrap, topics.name, traffic.partitions)
     create_topic(bootstrap, topics.labels, traffic.label_partitions)
-    given = sections(topics, figures.take, masked=masked)
+    given = sections(topics, figures.take, figures.match, masked=masked)
     whole = Project(folder / "whole", topics, checkpoints={"every": "150 steps"}, **given)  # type: ignore[arg-type]
     # Nothing that is learnt depends on a score on arrival, so only one of both has it.
     scored = {**given, "labels": {**given["labels"], "score_on_arrival": _SCORED}}
@@ -218,7 +233,8 @@ def compare(
         kill_often(killed, ends[-1], faults, figures, cold=cold)
         _learn(killed, ends[-1], cold=cold)
     whole.folder.label_jumps.parent.mkdir(parents=True)
-    shutil.copy(killed.folder.label_jumps, whole.folder.label_jumps)
+    for path in killed.folder.label_jumps.parent.iterdir():
+        shutil.copy(path, whole.folder.label_jumps.parent)
     for part, end in zip(parts, ends, strict=True):
         if part.start:
             _cut_out(whole, topics, cut)
@@ -279,7 +295,7 @@ def written(topics: Topics, part: Part) -> str:
     write(
         topics.bootstrap,
         topics.name,
-        {number: impressions_of(number, log[: part.end], part.start) for number, log in logs},
+        {number: impressions_of(topics.traffic, number, log[: part.end], part.start) for number, log in logs},
     )
     write(topics.bootstrap, topics.labels, {number: clicks_of(log) for number, log in part.clicks.items()})
     return ",".join(f"{topics.name}:{number}={part.end}" for number in range(topics.traffic.partitions))
@@ -305,9 +321,10 @@ def append_jumps(folder: Folder, topics: Topics, jumps: Iterable[Jump]) -> None:
     folder.label_jumps.write_text("".join(lines))
 
 
-def jumps_of(folder: Folder, topic: str) -> list[Jump]:
-    """Return the jumps of a topic that lie beside the checkpoints."""
-    words = [line.split() for line in folder.label_jumps.read_text().splitlines()]
+def jumps_of(folder: Folder, topic: str, name: str = "jumps") -> list[Jump]:
+    """Return the jumps of a topic that lie beside the checkpoints, in a file of this name."""
+    path = folder.label_jumps.with_name(name)
+    words = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     jumps = [(Partition.parse(name), int(end), int(at)) for name, end, at in words]
     return [Jump(partition.number, end, at) for partition, end, at in jumps if partition.topic == topic]
 
@@ -345,7 +362,11 @@ def compare_with_plain_join(
     clicks = read(topics.bootstrap, topics.labels, traffic.label_partitions)
     labels = {at: labels_in(log) for at, log in clicks.items()}
     rules = Rules(
-        within_ms=traffic.within_ms, early_ms=traffic.early_ms, absent={"clicked": _ABSENT}, take=figures.take
+        within_ms=traffic.within_ms,
+        early_ms=traffic.early_ms,
+        absent={"clicked": _ABSENT},
+        take=figures.take,
+        match=figures.match,
     )
     figures.records = traffic.each * traffic.partitions
     left_out = {(number, offset) for number, offsets in cut.items() for offset in offsets}
@@ -355,7 +376,8 @@ def compare_with_plain_join(
         assert statement is not None
         quiet, woken = jumps_of(folder, topics.labels), jumps_of(folder, topics.name)
         now = round(time.time() * 1000)
-        expected = plain_join(rules, records, labels, quiet, now=now, of_records=woken, cut=left_out)
+        ahead = jumps_of(folder, topics.name, "rival_jumps")
+        expected = plain_join(rules, records, labels, quiet, now=now, of_records=woken, of_rivals=ahead, cut=left_out)
         part = shelf.part(statement.number, "labels")
         for number in range(traffic.partitions):
             _compare_partition(figures, traffic, number, expected, statement)
@@ -443,6 +465,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, help="how many; without it, as many as the kills need")
     parser.add_argument("--clicked", type=float, default=CLICKED, help="the share of records that labels come for")
     parser.add_argument("--take", choices=TAKES, help="which of several labels a record gets; the seed draws it")
+    parser.add_argument("--match", choices=MATCHES, help="which of several records gets a label; the seed draws it")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
     with (
@@ -450,7 +473,7 @@ def main() -> None:
         broker(options.bootstrap, Path(folder)) as bootstrap,
     ):
         there = Path(folder) / "joined"
-        of = {name: getattr(options, name) for name in ("kills", "seed", "take", "records", "clicked")}
+        of = {name: getattr(options, name) for name in ("kills", "seed", "take", "match", "records", "clicked")}
         found = compare(bootstrap, there, **of)
     print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
     sys.exit(int(not found.kept))

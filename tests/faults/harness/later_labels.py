@@ -55,6 +55,8 @@ class Traffic:
     """Around this offset no impression's time is odd."""
     co_partitioned: bool = False
     """Whether a click lies in the partition of its impression's number; there are as many of both then."""
+    users: int | None = None
+    """Whose impressions come again and again, in all partitions; None: each impression has a key of its own."""
     outage: bool = True
     """Whether the producer of clicks is down, for half of `within_ms` in the middle."""
 
@@ -118,9 +120,9 @@ def draw(traffic: Traffic, seed: int) -> Drawn:
             log.append(impression)
             if random.random() < traffic.clicked:
                 event = impression.event + _delay(traffic, random)
-                append(number, event, key_of(number, offset), random.choice((1.0, 1.0, 0.5)))
+                append(number, event, key_of(traffic, number, offset), random.choice((1.0, 1.0, 0.5)))
                 if random.random() < traffic.twice:
-                    append(number, event + random.randrange(-early, within // 4), key_of(number, offset), 0.25)
+                    append(number, event + random.randrange(-early, within // 4), key_of(traffic, number, offset), 0.25)
             if random.random() < traffic.orphans:
                 append(number, impression.event, f"nobody-{number}-{offset}")
         drawn.impressions.append(log)
@@ -129,9 +131,9 @@ def draw(traffic: Traffic, seed: int) -> Drawn:
     return drawn
 
 
-def key_of(partition: int, offset: int) -> str:
-    """Return the id of an impression."""
-    return f"{partition}-{offset}"
+def key_of(traffic: Traffic, partition: int, offset: int) -> str:
+    """Return the key of an impression: an id of its own, or that of a user."""
+    return f"{partition}-{offset}" if traffic.users is None else f"user-{offset % traffic.users}"
 
 
 def _impression(traffic: Traffic, offset: int, random: Random) -> Impression:
@@ -156,12 +158,15 @@ Sent = Iterable[tuple[int, bytes]]
 """Timestamps and values."""
 
 
-def impressions_of(partition: int, log: Sequence[Impression], start: int = 0) -> Iterator[tuple[int, bytes]]:
+def impressions_of(
+    traffic: Traffic, partition: int, log: Sequence[Impression], start: int = 0
+) -> Iterator[tuple[int, bytes]]:
     """Return timestamps and values of the impressions of a partition, from an offset on."""
     for offset in range(start, len(log)):
         one = log[offset]
         x = ",".join(f"{(offset * 7 + at) % 13 / 13:.3f}" for at in range(WIDTH))
-        told = f'"id":{offset},"partition":{partition},"at":{one.event},"impression_id":"{key_of(partition, offset)}"'
+        key = key_of(traffic, partition, offset)
+        told = f'"id":{offset},"partition":{partition},"at":{one.event},"impression_id":"{key}"'
         yield one.appended, f'{{"x":[{x}],{told}{"}" * one.readable}'.encode()
 
 

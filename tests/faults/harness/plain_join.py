@@ -5,6 +5,7 @@ to which quiet partitions of both counted as read. It says what each record gets
 part of the product is used here.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Rules:
     absent: Mapping[str, float | None]
     """The value of each label of a record for which none came; None: such a record is dropped."""
     take: str = "first"
+    match: str = "all"
 
 
 class Record(NamedTuple):
@@ -118,9 +120,12 @@ def plain_join(
     *,
     now: int,
     of_records: Iterable[Jump] = (),
+    of_rivals: Iterable[Jump] = (),
     cut: Collection[Place] = (),
 ) -> Expected:
     """Join by the jumps of labels and those of records.
+
+    `of_rivals` are those by which records are read ahead, with `match`.
 
     All records and labels of the logs are read, the last of the labels at the time `now`. The labels at `cut` are cut
     out of history: no record gets them, and clocks go by them.
@@ -132,6 +137,7 @@ def plain_join(
     for number, label_log in labels.items():
         for offset in _arrive(rules, arrivals, number, label_log, jumped[number], now):
             expected.labels[number, offset] = REFUSED
+    rivals = _Rivals(rules, records, [*of_rivals])
     for number, log in records.items():
         newest = NEVER
         for record in log:
@@ -141,7 +147,7 @@ def plain_join(
                 expected.records[number, record.offset] = Got(TOO_OLD)
                 continue
             newest = max(newest, time)
-            if min(arrivals.clocks) < time + rules.within_ms:
+            if min([*arrivals.clocks, *rivals.clocks]) < time + rules.within_ms:
                 expected.records[number, record.offset] = Got(WAITING)
                 continue
             fits = [
@@ -149,6 +155,7 @@ def plain_join(
                 for one in sorted(arrivals.by_key[record.key], key=lambda one: one[:3])
                 if time - rules.early_ms <= one.event <= time + rules.within_ms and one[1:3] not in cut
             ]
+            fits = [one for one in fits if rivals.leave(record.key, time, one.event)]
             on_time = [one for one in fits if one.clock < time + rules.within_ms]
             for one in fits:
                 arrivals.fates[one.partition, one.offset].add(DUPLICATE if one in on_time else LATE)
@@ -159,6 +166,38 @@ def plain_join(
         none = SKIPPED if place in cut else UNUSED
         expected.labels[place] = next((fate for fate in (USED, LATE, DUPLICATE) if fate in found), none)
     return expected
+
+
+class _Rivals:
+    """With `match`, the records of each key, by the reading ahead of their partitions."""
+
+    def __init__(self, rules: Rules, records: Mapping[int, Sequence[Record]], jumps: Sequence[Jump]) -> None:
+        self._rules = rules
+        self._by_key = defaultdict[str, list[tuple[int, int]]](list)
+        """Times, and the clock of their partition before each."""
+        self.clocks = list[int]()
+        """Of each partition, at its end."""
+        for number, log in records.items() if rules.match != "all" else ():
+            read = NEVER
+            for record in log:
+                quiet = [jump.at for jump in jumps if jump.partition == number and jump.end <= record.offset]
+                time = min(record.event, record.appended + rules.early_ms)
+                self._by_key[record.key].append((time, max([read, *quiet])))
+                read = max(read, time - rules.early_ms)
+            self.clocks.append(max([read, *(jump.at for jump in jumps if jump.partition == number)]))
+        for found in self._by_key.values():
+            found.sort()
+
+    def leave(self, key: str, time: int, label: int) -> bool:
+        """Return whether a record of this time gets a label of that one, as none of its key is nearer."""
+        rules = self._rules
+        if rules.match == "all":
+            return True
+        first, last = (time + 1, label) if rules.match == "last_before" else (label, time - 1)
+        there, due = self._by_key[key], time + rules.within_ms
+        between = there[bisect_left(there, (first, NEVER)) : bisect_left(there, (last + 1, NEVER))]
+        on_its_side = time <= label if rules.match == "last_before" else label <= time
+        return on_its_side and not any(clock < due for _, clock in between)
 
 
 def _arrive(

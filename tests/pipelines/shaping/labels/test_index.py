@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.pipelines.shaping.labels.index import Arrived, LabelIndex
-from millrace.pipelines.shaping.labels.rules import Take
+from millrace.pipelines.shaping.labels.rules import Match, Take
 
 pytestmark = pytest.mark.row(43)
 EARLY, WITHIN = 5, 20
@@ -136,7 +136,9 @@ def test_it_finds_what_a_plain_search_finds(
             index = again(index, plain, take)
 
 
-def insert(index: LabelIndex, plain: Plain, which: list[tuple[int, int]]) -> None:
+def insert(
+    index: LabelIndex, plain: Plain, which: list[tuple[int, int]], values: dict[str, np.ndarray] | None = None
+) -> None:
     some = [plain.labels[at] for at in which]
     index.insert(
         Arrived(
@@ -146,7 +148,7 @@ def insert(index: LabelIndex, plain: Plain, which: list[tuple[int, int]]) -> Non
             times=np.array([one.time for one in some], np.int64),
             clocks=np.array([one.clock for one in some], np.int64),
             offsets=np.array([offset for _, offset in which], np.int64),
-            values={"y": np.array([one.value for one in some], np.float32)},
+            values={"y": np.array([one.value for one in some], np.float32)} if values is None else values,
         )
     )
 
@@ -180,3 +182,39 @@ def test_five_million_labels_are_held_in_a_quarter_of_a_gibibyte() -> None:
         index.match(np.zeros(1, np.int64), lambda rows: np.zeros(len(rows), np.uint32), np.zeros(1, np.int64))
     assert index.waiting() == 5_000_000
     assert index.nbytes() < 256 * 2**20
+
+
+@pytest.mark.parametrize("match", [Match.LAST_BEFORE, Match.FIRST_AFTER])
+@given(some=labels, shown=labels)
+def test_a_label_belongs_to_the_record_of_its_key_that_is_nearest(
+    match: Match, some: list[Label], shown: list[Label]
+) -> None:
+    index = LabelIndex(
+        {"y": (np.dtype(np.float32), ())}, take=Take.COUNT, early_ms=EARLY, within_ms=WITHIN, match=match
+    )
+    plain, rivals = Plain(Take.COUNT), Plain(Take.COUNT)
+    plain.insert(some)
+    rivals.insert(shown)
+    assert index.rivals is not None
+    for partition in (0, 1):
+        insert(index, plain, [(partition, offset) for offset in range(plain.ends[partition])])
+        insert(index.rivals, rivals, [(partition, offset) for offset in range(rivals.ends[partition])], {})
+    asked = [Record(one.key, one.time) for one in shown]
+    keys, at = [one.key for one in asked], np.array([one.time for one in asked], np.int64)
+    joined = index.match(hashes(keys), checks(keys).take, at)
+
+    def belongs(label: Label, record: Record) -> bool:
+        known = [rivals.labels[one].time for one in rivals.of(record)[0]]
+        if match is Match.LAST_BEFORE:
+            return record.time <= label.time and not any(record.time < time <= label.time for time in known)
+        return label.time <= record.time and not any(label.time <= time < record.time for time in known)
+
+    wanted = [[one for one in plain.of(record)[0] if belongs(plain.labels[one], record)] for record in asked]
+    assert joined.labelled.tolist() == [bool(found) for found in wanted]
+    assert joined.values["y"].tolist() == [len(found) for found in wanted if found]
+    index.settle(hashes(keys), checks(keys), at)
+    late = [[one for one in plain.of(record)[1] if belongs(plain.labels[one], record)] for record in asked]
+    used, missed = ({at for found in each for at in found} for each in (wanted, late))
+    assert index.expire(1000) == +Counter(
+        used=len(used), late=len(missed - used), unused=len(plain.labels.keys() - used - missed)
+    )
