@@ -73,6 +73,10 @@ def test_the_key_is_read_from_records_and_the_label_is_a_column_of_rows() -> Non
             lambda one: one["labels"].update(score_on_arrival=0.01) or one.update(scale={"workers": 2}),
             "labels.score_on_arrival works with one worker only",
         ),
+        (
+            lambda one: one["labels"].update(match="last_before") or one.update(scale={"workers": 2}),
+            "labels.match: last_before works with one worker only",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(change: Change, complaint: str) -> None:

@@ -14,6 +14,7 @@ from millrace.app.settings import load, to_decoder
 from millrace.app.settings.sections.labels import KEY
 from millrace.app.tools.prove.made_up_labels import PlainJoin
 from millrace.app.tools.prove.prove import set_apart
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Partition
 from millrace.pipelines.formats.shared.protocol import Decoder
 from millrace.pipelines.schema import PRESENT
@@ -91,3 +92,9 @@ def test_a_proof_joins_by_the_brokers_times_and_within_seconds(load_text: LoadTe
     assert (ours.labels.event_time, ours.records.event_time) == (None, None)
     assert theirs.labels.co_partitioned
     assert not ours.labels.co_partitioned, "made-up labels lie in any partition"
+
+
+def test_a_proof_says_that_it_joins_each_record_by_itself(load_text: LoadText, tmp_path: Path) -> None:
+    text = CONFIG + LABELS.replace("TAKE", "last").replace("ABSENT", "0.0") + "  match: first_after\n"
+    with pytest.raises(ConfigError, match=r"labels\.match: first_after: a proof joins each record by itself"):
+        set_apart(load_text(text).settings, "127.0.0.1:1234", tmp_path / "apart")
