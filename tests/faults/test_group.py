@@ -122,6 +122,7 @@ def test_a_full_disk_at_the_chief_puts_the_save_off_and_the_group_goes_on(stream
         assert not any("beginning again" in group.member(index).log() for index in range(2)), group.tails()
 
 
+@pytest.mark.nightly  # in the gate one process waits so, and a group for a worker that stands still
 def test_a_broker_that_is_away_makes_all_wait_and_none_begin_again(station: Station, tmp_path: Path) -> None:
     with Topic(station.straight, f"away-{uuid.uuid4().hex[:8]}", PARTITIONS, Mixture(), 7) as topic:
         topic.write(500)

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 KILLS = 3
 
 
+@pytest.mark.nightly  # in the gate sequences go on over the end of an archive; `make proof` hands over with kills
 def test_a_hand_over_from_archive_to_kafka_ends_with_the_bits_of_kafka_alone(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -235,6 +235,7 @@ def test_ten_exports_leave_the_priority_of_the_trainer_and_its_session(tmp_path:
     assert [each and (each["nice"], each["session"]) for each in lowered] == [(19, before[1])] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux runs processes while a core is idle")
 def test_an_export_runs_on_idle_cores_and_again_at_low_priority_if_it_starves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

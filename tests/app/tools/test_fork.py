@@ -137,6 +137,7 @@ def test_a_changed_model_begins_with_what_fits_and_goes_on_at_the_position(learn
     assert learnt.joinpath("checkpoints", "clicks", "checkpoints", "0000000001").is_dir()
 
 
+@pytest.mark.slow
 def test_members_begin_with_the_weights_of_one_model_and_the_first_with_its_optimizer(learnt: Path) -> None:
     path = config(learnt, name="mixed")
     members = "threads: 1, passes: 2, members: {recent: 16, since_drift: 64}"

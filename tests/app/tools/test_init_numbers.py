@@ -94,6 +94,7 @@ def test_an_absent_whole_number_lies_below_all_that_were_seen(lowest: int, tmp_p
     assert given[:, 1].tolist() == pytest.approx([-1, 1]), "the first step is from absent to the least value"
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(("columns", "values"), [(1, 64), (24, 2), (24, 64), (60, 64), (150, 30), (300, 9)])
 @pytest.mark.parametrize("classes", [2, 64])

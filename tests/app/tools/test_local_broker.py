@@ -81,6 +81,7 @@ def test_a_broker_left_behind_by_a_killed_parent_is_replaced(local: LocalBroker)
     assert not _alive(second)
 
 
+@pytest.mark.nightly  # in the gate a broker dies with its parent
 @pytest.mark.slow
 def test_a_broker_left_behind_on_another_port_is_replaced(local: LocalBroker) -> None:
     pid = _start_and_abandon(local.folder, dies_with_parent=False)

@@ -58,6 +58,7 @@ class Told:
     def ended(self, epoch: Any) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_pretraining_validates_on_the_golden_set_and_learns_none_of_it(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))

@@ -65,6 +65,7 @@ def archived(place: Place, partition: int, first: int, end: int, form: Format) -
     records.shard_of(place, [replace(chunk, values=values)], form)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "tfrecord"])
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
@@ -104,6 +105,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "tfrecord"])
 @pytest.mark.parametrize("asked", [["who"], ["trace"], ["who", "trace", "at", "part"]])
 def test_what_is_beside_the_values_is_read_from_an_archive(tmp_path: Path, form: Format, asked: list[str]) -> None:

@@ -13,6 +13,7 @@ from tests.app.tools.test_validate_metrics import MODEL
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("training", "name", "outcome", "detail"),
     [

@@ -36,6 +36,7 @@ def settings_of(tmp_path: Path) -> Callable[[str], Settings]:
     return lambda live: load(config_in(tmp_path, f"training: {{batch_size: 8, live_metrics: {live}}}\n"), {}).settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("live", "outcome", "detail"),
     [

@@ -24,6 +24,7 @@ def copied(folder: Path, url: str) -> tuple[Sequence[Shard], str]:
     return shards, copies.told(shards)
 
 
+@pytest.mark.slow
 def test_shards_of_a_bucket_are_fetched_once_and_read_by_later_runs_from_the_folder(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_every_pair_of_records_is_decoded_as_each_is_alone(subject: Conformance,
         assert same(found[1], second.outcome), (first.what, second.what)
 
 
+@pytest.mark.slow
 @every_subject
 def test_no_cut_into_chunks_changes_a_record(subject: Conformance) -> None:
     values = subject.values
@@ -64,6 +65,7 @@ def test_no_cut_into_chunks_changes_a_record(subject: Conformance) -> None:
         assert all(same(outcome, case.outcome) for outcome, case in zip(found, subject.cases, strict=True))
 
 
+@pytest.mark.slow
 @every_subject
 @pytest.mark.parametrize("copies", [1, 40])
 def test_no_order_changes_a_record(subject: Conformance, copies: int) -> None:
@@ -74,6 +76,7 @@ def test_no_order_changes_a_record(subject: Conformance, copies: int) -> None:
         assert all(same(outcome, case.outcome) for outcome, case in zip(found, cases, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.row(38)
 @every_subject
 def test_one_bad_record_among_many_good_ones_is_found_wherever_it_stands(subject: Conformance) -> None:

@@ -79,6 +79,7 @@ def wait_in_save(trainer: subprocess.Popen[str]) -> None:
     assert trainer.stderr.readline() == "failpoint save.before_data: sleep\n"
 
 
+@pytest.mark.slow
 @pytest.mark.row(2)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(

@@ -190,7 +190,7 @@ def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_the_proofs_at_a_start_hold(replicas: int) -> None:
     learner = learner_of(partial(two, regularized), replicas=replicas)
     learner.trace(learner.rows_of(learner.probe()), deterministic=True)

@@ -228,6 +228,7 @@ ADVICE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ADVICE)
 def test_what_a_start_accepts_and_a_stream_punishes_is_warned_of(examine: Examine, case: str) -> None:
     model, said = ADVICE[case]

@@ -93,6 +93,7 @@ def test_every_variable_has_a_key_seeds_included() -> None:
     assert sum("seed_generator" in key for key in model_variables(model)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_the_optimizers_state_is_found_under_the_weight_it_belongs_to(optimizer: Callable[[], Any]) -> None:
     first, second = _of_everything(optimizer), _of_everything(optimizer)
@@ -227,6 +228,7 @@ def _trace(learner: Learner, *, deterministic: bool = False) -> None:
     learner.trace(learner.rows_of(learner.probe()), deterministic=deterministic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_variable_that_keras_does_not_know_of_is_refused_by_name(learner_of: MakeLearner, replicas: int) -> None:
     with pytest.raises(UncapturedStateError, match=r"seen_so_far.*add_weight"):
@@ -248,6 +250,7 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_random_numbers_without_a_seed_generator_are_refused_if_deterministic(
     learner_of: MakeLearner, draw: Callable[[Any], Any]

@@ -87,6 +87,7 @@ def test_the_validation_is_scored_as_keras_scores_it_and_changes_nothing(learner
     assert epoch.figures["val_accuracy"] == pytest.approx(np.mean((scores > 0.5) == (y > 0)))
 
 
+@pytest.mark.slow
 def test_counts_of_classes_go_on_over_the_epochs_and_the_validation_adds_none(fresh_learner_of: MakeLearner) -> None:
     options = BalanceSettings(target={"1": 0.5, "0": 0.5}, half_life=10_000)
     learner = Learner(mlp, None, replace(fresh_learner_of().options, balance=options))
@@ -117,6 +118,7 @@ def test_a_record_whose_update_is_not_finite_is_set_aside_by_name(learner_of: Ma
     assert np.isfinite(epoch.figures["loss"])
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_it_in_one_line(fresh_learner_of: MakeLearner) -> None:
     learner = fresh_learner_of(lambda: mlp(keras.layers.Lambda(lambda x: x * float("inf"))))
     with pytest.raises(StepError, match="the loss is not finite for most records") as raised:

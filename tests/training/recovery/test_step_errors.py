@@ -105,6 +105,7 @@ def test_a_replay_with_culprits_gives_the_same_bits(tmp_path: Path, topic: Topic
         assert largest_difference(state_of(run.learner), whole) == 0
 
 
+@pytest.mark.slow
 def test_a_model_that_always_raises_ends_the_training_without_a_checkpoint(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, offset): RAISES for offset in range(10 * SHARE)}
     with running(tmp_path, topic, build=fragile) as run:
@@ -225,6 +226,7 @@ def unprepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_rig, "TopicStream", Unprepared)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unprepared")
 @pytest.mark.parametrize("exact", [True, False])
 def test_records_that_make_preprocess_raise_are_set_aside_and_all_others_learnt(

@@ -85,6 +85,7 @@ def _of(guess: Any, labels: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Any:
     return {"mean": _mean, "median": _median}[guess](labels, weights) if isinstance(guess, str) else guess
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [BITS, BOTH], ids=["one", "two"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_guesses_of_binary_metrics_score_what_keras_gives_them(labels: npt.NDArray[Any], weighted: bool) -> None:
@@ -164,6 +165,7 @@ def _errors() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
 def test_guesses_of_numbers_are_the_best_constants_by_keras(weights: npt.NDArray[Any] | None) -> None:
     compiled = ([], tuple(_errors().values())) if weights is not None else (list(_errors().values()), ())
@@ -207,6 +209,7 @@ def test_the_guessed_loss_is_weighted_and_divided_by_rows_as_keras_does() -> Non
         assert plan.guessed(LabelSums(), sums)["loss"] == pytest.approx(own, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.5, 30.0])
 def test_the_guess_of_hubers_loss_honours_its_delta(delta: float) -> None:
     loss = keras.losses.Huber(delta=delta)

@@ -221,6 +221,7 @@ def answering(folder: Path, case: Case) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", CASES)
 def test_records_are_answered_as_their_features_are_to_the_bit(made: Callable[[Path], Case], tmp_path: Path) -> None:
     case = made(tmp_path)

@@ -140,6 +140,7 @@ def test_no_order_and_no_neighbour_changes_a_record() -> None:
         assert found == [case.outcome for case in cases]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.lists(st.binary(max_size=6) | st.sampled_from([b"1", b" 2", b"+3", b"0x1F", b"1e2", b"", b"\xff"]), max_size=8)

@@ -145,6 +145,7 @@ def test_two_replicas_learn_the_weights_of_one() -> None:
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shaped",
     [
@@ -237,11 +238,13 @@ def masked_finding(build: Callable[[], Any]) -> Finding:
     return next(one for one in found if one.claim == "a row without a label does not learn that output")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [two_outputs, partial(two_outputs, listed=True), partial(two_outputs, model=Hearing)])
 def test_a_model_that_honours_the_weights_passes_the_proof(build: Callable[[], Any]) -> None:
     assert masked_finding(build).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "detail"),
     [

@@ -88,6 +88,7 @@ def test_before_there_are_statistics_the_model_is_given_zeros() -> None:
     assert largest_difference(state_of(learner), state_of(blank)) == 0
 
 
+@pytest.mark.slow
 def test_one_absurd_value_does_not_end_the_scale_and_one_that_is_not_finite_is_a_culprit() -> None:
     learner = scaling(batch=256)
     for seed in range(4):

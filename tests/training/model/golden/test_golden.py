@@ -139,6 +139,7 @@ def test_a_metric_that_raises_in_a_later_checkpoint_is_told_and_ends_nothing(
     assert "the golden set is not scored: the model raised ValueError" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, BATCH, ROWS])
 def test_rows_that_fill_a_batch_up_do_not_count_on_any_replica(learner_of: MakeLearner, rows: int) -> None:
     records, found = golden_records(rows), []

@@ -87,6 +87,7 @@ def learner_on(
     return Learner(build, preprocess, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_preprocess_that_parses_text_is_proven_on_real_records(name: str) -> None:
     make, parse = PARSERS[name]
@@ -278,6 +279,7 @@ def _one_outlier() -> Any:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "x"),
     [

@@ -327,6 +327,7 @@ def test_a_loss_that_is_a_mean_over_present_rows_is_refused(learner_of: MakeLear
     assert "sum_over_batch_size" in found[1].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -386,6 +387,7 @@ def test_a_sum_is_refused_though_the_step_needs_whole_batches(learner_of: MakeLe
     assert "the loss is a sum over rows" in found[1].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
