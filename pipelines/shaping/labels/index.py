@@ -241,10 +241,11 @@ class LabelIndex:
             return sum(int(((run.partitions == partition) & (run.times != NEVER)).sum()) for run in self._runs)
 
     def nbytes(self) -> int:
-        """Return the memory that labels take."""
+        """Return the memory that labels take, and the keys of their records."""
+        rivals = 0 if self.rivals is None else self.rivals.nbytes()
         with self._lock:
             pending = sum(_LABEL_BYTES * len(one.hashes) for one in self._pending)
-            return sum(run.nbytes for run in self._runs) + self._filter.nbytes + pending
+            return sum(run.nbytes for run in self._runs) + self._filter.nbytes + pending + rivals
 
     def bases(self) -> dict[int, tuple[int, int]]:
         """Return the first offset of each partition that waits, and the clock before it."""

@@ -199,6 +199,7 @@ def test_a_label_belongs_to_the_record_of_its_key_that_is_nearest(
     for partition in (0, 1):
         insert(index, plain, [(partition, offset) for offset in range(plain.ends[partition])])
         insert(index.rivals, rivals, [(partition, offset) for offset in range(rivals.ends[partition])], {})
+    assert index.nbytes() >= index.rivals.nbytes() + 45 * len(some)
     asked = [Record(one.key, one.time) for one in shown]
     keys, at = [one.key for one in asked], np.array([one.time for one in asked], np.int64)
     joined = index.match(hashes(keys), checks(keys).take, at)
