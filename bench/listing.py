@@ -43,6 +43,8 @@ class Lengths:
     recent_records: int = 40_000
     joined_streams_records: int = 600_000
     joined_streams_rounds: int = 3
+    waiting_labels: int = 5_000_000
+    on_arrival_s: float = 20.0
     forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
@@ -101,6 +103,8 @@ QUICK = Lengths(
     poisoned_rounds=1,
     joined_streams_records=50_000,
     joined_streams_rounds=1,
+    waiting_labels=50_000,
+    on_arrival_s=3.0,
     poisoned_stream_records=400_000,
     poisoned_stream_rounds=1,
     reservoir_rows=16_384,
@@ -272,6 +276,18 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "joined_streams.py",
             {**where, "rounds": lengths.joined_streams_rounds, "records": lengths.joined_streams_records},
             {"join_over_kafka_streams": "join_over_kafka_streams"},
+        ),
+        ServiceCase(
+            "waiting-labels",
+            "waiting_labels.py",
+            {**where, "labels": lengths.waiting_labels},
+            {name: name for name in ("waiting_labels_5m_bytes", "waiting_labels_restart_s")},
+        ),
+        ServiceCase(
+            "on-arrival",
+            "on_arrival.py",
+            {**where, "seconds": lengths.on_arrival_s},
+            {"arrival_score_cpu": "arrival_score_cpu"},
         ),
         ServiceCase(
             "forked",

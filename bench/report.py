@@ -129,6 +129,11 @@ MEANINGS: Mapping[str, Meaning] = {
         "labels that come later: records joined and learnt, over those that Kafka Streams joins and writes to a topic",
         "≥ 3",
     ),
+    "waiting_labels_5m_bytes": Meaning("five million labels that wait for their records: memory, bytes", "≤ 268435456"),
+    "waiting_labels_restart_s": Meaning("a restart with them, over one with hardly any, s", "≤ 5"),
+    "arrival_score_cpu": Meaning(
+        "`labels.score_on_arrival: 0.01` in a steady stream: CPU of the trainer, over that of one without", ""
+    ),
     "fork_loss_of_old": Meaning(
         "a fork with one more layer, after 50,000 records: its loss over that of the old one", "≤ 1"
     ),

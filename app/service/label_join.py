@@ -1,9 +1,11 @@
 """The wiring of labels that come later: a source of their own, their reader, and the gate that records wait at."""
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.metadata import version
 
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.settings import Settings, to_decoder
@@ -18,6 +20,7 @@ from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
 from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
 from millrace.pipelines.shaping.labels.rivals import RivalReader
+from millrace.pipelines.shaping.labels.segments import Segments
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded
@@ -61,7 +64,9 @@ def connect_labels(
         _require_as_many(settings.labels.topics, source.partitions(), of_records)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
     decoder = to_decoder(settings.labels.records(), wait_s=0.0)
-    kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
+    segments = _segments(settings, jumps) if role is Role.ALONE else None
+    kept = Kept(shaper.index, clocks, shaper.silence, segments)
+    on_turn = shaper.expire if role is Role.ALONE else None
     reader = LabelReader(shaper.rules, source, decoder, kept, on_turn, role=role)
     opened.callback(reader.stop)
     connected = Connected(reader, jumps, lambda: first_labels(settings, source), ends)
@@ -75,6 +80,15 @@ def connect_labels(
         connected = connected._replace(rivals=rivals, first_rivals=lambda: first_labels(settings, others))
     shaper.connect(connected)
     return LabelGate(shaper.rules, reader, connected.rivals)
+
+
+def _segments(settings: Settings, jumps: Jumps) -> Segments | None:
+    """Return what keeps labels for the next start; None where they are read by what the settings do not hold."""
+    texts = any(field.numpy_dtype.hasobject for field in settings.labels.fields())
+    if jumps.folder is None or texts or settings.labels.format not in {"json", "csv"}:
+        return None
+    made_by = hashlib.sha256(f"{version('millrace')} {settings.labels.model_dump_json()}".encode()).hexdigest()
+    return Segments(jumps.folder, made_by)
 
 
 def follow_arrivals(settings: Settings, opened: ExitStack) -> ArrivalReader | None:

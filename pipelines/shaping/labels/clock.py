@@ -51,6 +51,8 @@ class Jumps:
         """Read the jumps that are there; without a path they are kept in memory. `again`: there are no others."""
         self._path, self.closed = path, again
         """Whether none may be added."""
+        self.folder = None if path is None or again else path.parent
+        """Where to keep what else is needed by the next start; None where nothing is kept."""
         self._lock = threading.Lock()
         self._found: dict[Partition, dict[int, int]] = {}
         self._untold: list[Jump] | None = None

@@ -310,6 +310,7 @@ class LabelShaper(FollowedShaper[RecordState]):
                 return {**arrays, **(restored if role is not Role.FOLLOWS else {})}, {**facts, NAME: about}
             if role is Role.ALONE:
                 self.expire()
+            self._connected.reader.saved(self._floor)
             flags, numbers = self.index.flags(), self._connected.reader.numbers
             bases, partitions = self.index.bases(), dict[str, Any]()
             for partition, number in numbers.items():

@@ -1,5 +1,6 @@
 """Keys as numbers: a hash of 64 bits and a check of 32, for columns of whole numbers and of texts."""
 
+import hashlib
 import zlib
 
 import numpy as np
@@ -8,16 +9,32 @@ import numpy.typing as npt
 from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column
 
+_LONG = 64
+"""Of longer texts a digest of so many bytes is taken."""
+
 
 def hashes_of(keys: Column) -> Int64s:
-    """Return a number for each key, the same for equal keys in this process; different whole numbers never meet."""
-    if keys.dtype == object:
-        texts: list[bytes] = keys.tolist()
-        return np.fromiter(map(hash, texts), np.int64, len(texts))
-    mixed = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    """Return a number for each key, the same for equal keys in every process; different whole numbers never meet."""
+    if keys.dtype != object:
+        return _mixed(keys.astype(np.uint64)).view(np.int64)
+    texts: list[bytes] = keys.tolist()
+    lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
+    if lengths.max(initial=0) > _LONG:
+        texts = [text if len(text) <= _LONG else hashlib.blake2b(text, digest_size=_LONG).digest() for text in texts]
+    # Texts of one width, padded with zeros, as words of 64 bits.
+    words = np.array(texts, f"S{-(-max(1, int(min(lengths.max(initial=1), _LONG))) // 8) * 8}").view("<u8")
+    mixed = lengths
+    for at, word in enumerate(words.reshape(len(texts), -1).T if texts else ()):
+        # How long the others are makes no difference.
+        mixed = np.where(lengths > 8 * at, _mixed(mixed ^ word), mixed)
+    return mixed.view(np.int64)
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def checks_of(keys: Column) -> npt.NDArray[np.uint32]:

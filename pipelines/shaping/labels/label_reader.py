@@ -21,6 +21,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from millrace.consumers.errors import (
     HandoffBroken,
@@ -40,6 +41,7 @@ from millrace.pipelines.shaping.labels.clock import NEVER, LabelClocks
 from millrace.pipelines.shaping.labels.index import Arrived, Bytes, LabelIndex
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
 from millrace.pipelines.shaping.labels.rules import JoinRules
+from millrace.pipelines.shaping.labels.segments import Segments, Stretch
 from millrace.pipelines.shaping.labels.silence import Silence, Verdict
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.slices import SkipRange, within
@@ -101,6 +103,8 @@ class Kept(NamedTuple):
     labels: LabelIndex
     clocks: LabelClocks
     silence: Silence
+    segments: Segments | None = None
+    """What keeps labels for the next start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +181,7 @@ class LabelReader:
         """What it has fetched beyond that."""
         self._future: dict[Partition, Int64s] = {}
         """Offsets of labels whose time was still to come when they were first read, as the others hear of them."""
-        self.index, self.clocks, self.silence = kept
+        self.index, self.clocks, self.silence, self.segments = kept
         self._source, self._decoder = source, decoder
         self._early_ms, self._usable_ms = rules.early_ms, rules.early_ms + rules.within_ms
         self._holds, self._max_bytes = rules.holds, rules.max_bytes
@@ -215,15 +219,16 @@ class LabelReader:
             if self._handoff is not None:
                 self._handoff.close()
             self.index.clear()
-            self.clocks.begin(begin.bases)
             self._begin, self._wanted = begin, NEVER
             self.refused, self.late, self.silent_ms = begin.refused, begin.late, 0
             self._numbers = {partition: number for number, partition in enumerate(sorted(begin.bases))}
             for partition, (offsets, flags) in begin.flags.items():
                 self.index.restore_flags(self._numbers[partition], offsets, flags)
+            bases = {**begin.bases, **self._read_segments(begin)}
+            self.clocks.begin(bases)
             self._incarnation += 1
-            self._handoff = Handoff(capacity_bytes=_HANDOFF_BYTES, partitions=max(1, len(begin.bases)))
-            positions = {partition: offset for partition, (offset, _) in begin.bases.items()}
+            self._handoff = Handoff(capacity_bytes=_HANDOFF_BYTES, partitions=max(1, len(bases)))
+            positions = {partition: offset for partition, (offset, _) in bases.items()}
             self._again = {one for one, end in begin.counted.items() if positions[one] < end}
             self._fingerprints, self._unread = dict(begin.fingerprints), None
             self._cuts, self._rest, self._future = {}, {}, {}
@@ -272,6 +277,11 @@ class LabelReader:
             self._cuts = dict(cuts)
         self._asked.set()
 
+    def saved(self, floor: int) -> None:
+        """Keep on disk what a checkpoint needs that is made now, and the one before it."""
+        if self.segments is not None:
+            self.segments.saved(floor)
+
     def skip(self, skips: Sequence[SkipRange]) -> None:
         """Cut these ranges of labels out of history, and none other: no record gets them."""
         with self._turning:
@@ -311,6 +321,19 @@ class LabelReader:
             self._handoff.close()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
+
+    def _read_segments(self, begin: Begin) -> dict[Partition, tuple[int, int]]:
+        """Take in the labels that are on disk; return where each of their partitions goes on, and its clock there."""
+        found = dict[Partition, tuple[int, int]]()
+        for piece in () if self.segments is None else self.segments.read(begin.bases, begin.counted, begin.floor):
+            arrived = replace(piece.arrived, partition=self._numbers[piece.partition])
+            self.silence.note(arrived.times, known=True)
+            self.index.insert(replace(arrived, skipped=self._skipped(piece.partition, arrived.offsets)))
+            found[piece.partition] = (piece.end, piece.clock)
+        return found
+
+    def _skipped(self, partition: Partition, offsets: Int64s) -> npt.NDArray[np.bool_] | None:
+        return within(self._skips, partition, offsets) >= 0 if self._skips else None
 
     # The thread `labels`.
 
@@ -402,20 +425,31 @@ class LabelReader:
         # What is in the account, and does not wait, is not needed again.
         good = good[~late & (new | (times >= self._begin.floor))]
         keys, places = decoded.features[KEY][good], np.searchsorted(offsets, decoded.offsets[good])
-        self.index.insert(
-            Arrived(
-                partition=self._numbers[chunk.partition],
-                hashes=hashes_of(keys),
-                checks=checks_of(keys),
-                times=decoded.event_times[good],
-                clocks=clocks[places],
-                offsets=decoded.offsets[good],
-                values={name: column[good] for name, column in decoded.labels.items()},
-                skipped=within(self._skips, chunk.partition, decoded.offsets[good]) >= 0 if self._skips else None,
-            )
+        arrived = Arrived(
+            partition=self._numbers[chunk.partition],
+            hashes=hashes_of(keys),
+            checks=checks_of(keys),
+            times=decoded.event_times[good],
+            clocks=clocks[places],
+            offsets=decoded.offsets[good],
+            values={name: column[good] for name, column in decoded.labels.items()},
+            skipped=self._skipped(chunk.partition, decoded.offsets[good]),
         )
+        self.index.insert(arrived)
         # Last, as a record that goes by the clock has to find these labels.
+        start = self.clocks.positions()[chunk.partition]
         self.clocks.read(chunk.partition, chunk.end, offsets, times)
+        if self.segments is not None:
+            self.segments.add(
+                Stretch(
+                    partition=chunk.partition,
+                    start=start,
+                    end=chunk.end,
+                    clock=self.clocks.at()[chunk.partition],
+                    floor=self._begin.floor if start < counted else NEVER,
+                    arrived=arrived,
+                )
+            )
         if chunk.end >= counted:
             self._again.discard(chunk.partition)
         if (nbytes := self.index.nbytes()) > self._max_bytes:

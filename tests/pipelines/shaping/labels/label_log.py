@@ -16,6 +16,7 @@ from millrace.pipelines.schema import Schema
 from millrace.pipelines.shaping.labels.clock import NEVER, Jumps, LabelClocks
 from millrace.pipelines.shaping.labels.join import UNKNOWN, Connected, Ends, LabelShaper
 from millrace.pipelines.shaping.labels.label_reader import Kept, LabelReader, Role
+from millrace.pipelines.shaping.labels.segments import Segments
 from millrace.pipelines.stream.assemble import Shape
 
 CLICKS = Partition("later", 0)
@@ -35,6 +36,8 @@ class LabelLog:
     def __init__(self, clicks: Sequence[Click] = (), partition: Partition = CLICKS) -> None:
         self.clicks, self.partition = [*clicks], partition
         self._sending: tuple[int, SendEnd, int] | None = None
+        self.begun: list[int] = []
+        """Where each reading has begun."""
 
     def begin(
         self,
@@ -47,6 +50,7 @@ class LabelLog:
         """Send the labels from an offset on."""
         del fingerprints
         self._sending = (incarnation, handoff, positions[self.partition])
+        self.begun.append(positions[self.partition])
         self._send()
 
     def add(self, clicks: Sequence[Click]) -> None:
@@ -124,11 +128,12 @@ def connected(
     role: Role = Role.ALONE,
     wall: Callable[[], float] = time.time,
     first: Sequence[Partition] = (CLICKS,),
+    segments: Segments | None = None,
 ) -> LabelReader:
     """Have the labels of a log come."""
     jumps = jumps or Jumps(None)
     clocks = LabelClocks(jumps, early_ms=shaper.rules.early_ms)
-    kept, on_turn = Kept(shaper.index, clocks, shaper.silence), shaper.expire if role is Role.ALONE else None
+    kept, on_turn = Kept(shaper.index, clocks, shaper.silence, segments), shaper.expire if role is Role.ALONE else None
     reader = LabelReader(shaper.rules, log, decoder, kept, on_turn, wall, role)
     shaper.connect(Connected(reader, jumps, lambda: dict.fromkeys(first, (0, NEVER)), ends))
     return reader
