@@ -41,7 +41,7 @@ from millrace.pipelines.shaping.labels.clock import NEVER, LabelClocks
 from millrace.pipelines.shaping.labels.index import Arrived, Bytes, LabelIndex
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
 from millrace.pipelines.shaping.labels.rules import JoinRules
-from millrace.pipelines.shaping.labels.segments import Segments, Stretch
+from millrace.pipelines.shaping.labels.segments import Segments, LabelStretch
 from millrace.pipelines.shaping.labels.silence import Silence, Verdict
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.slices import SkipRange, within
@@ -441,7 +441,7 @@ class LabelReader:
         self.clocks.read(chunk.partition, chunk.end, offsets, times)
         if self.segments is not None:
             self.segments.add(
-                Stretch(
+                LabelStretch(
                     partition=chunk.partition,
                     start=start,
                     end=chunk.end,

@@ -31,7 +31,7 @@ _SUFFIX = ".labels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class LabelStretch:
     """Labels of one partition, without gaps."""
 
     partition: Partition
@@ -44,7 +44,7 @@ class Stretch:
     """Labels before this time are left out, as nobody needed them when they were read."""
     arrived: Arrived
 
-    def since(self, offset: int, floor: int) -> "Stretch":
+    def since(self, offset: int, floor: int) -> "LabelStretch":
         """Return what has this offset or a later one, and no time before the floor."""
         arrived = self.arrived
         rows = np.flatnonzero((arrived.offsets >= offset) & (arrived.times >= floor))
@@ -59,14 +59,14 @@ class Segments:
     def __init__(self, folder: Path, made_by: str, *, labels: int = LABELS) -> None:
         """`made_by` says by what labels are read: segments of something else are not used. `labels`: of a segment."""
         self._folder, self._made_by, self._labels = folder, made_by, labels
-        self._pending: list[Stretch] = []
+        self._pending: list[LabelStretch] = []
         self._newest: dict[Path, int] = {}
         """The latest time of a label in each segment."""
         self._floor = NEVER
         """Before this time no label was needed by the newest checkpoint but one."""
         self._fails = False
 
-    def add(self, piece: Stretch) -> None:
+    def add(self, piece: LabelStretch) -> None:
         """Take in what was read; now and then this writes a segment."""
         self._pending.append(piece)
         if sum(len(one.arrived.hashes) for one in self._pending) >= self._labels:
@@ -81,7 +81,7 @@ class Segments:
 
     def read(
         self, bases: Mapping[Partition, tuple[int, int]], counted: Mapping[Partition, int], floor: int
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[LabelStretch]:
         """Yield what is known of the labels from `bases` up to `counted`; forget segments that are of no use for that.
 
         Pieces of a partition follow one another from its base on. None has a label before the floor.
@@ -106,7 +106,7 @@ class Segments:
             path.unlink(missing_ok=True)
         self._floor = floor
 
-    def _write(self, pieces: list[Stretch]) -> None:
+    def _write(self, pieces: list[LabelStretch]) -> None:
         whole = _joined(pieces)
         columns = {name: [getattr(one.arrived, name) for one in whole] for name in _COLUMNS}
         columns |= {f"values/{name}": [one.arrived.values[name] for one in whole] for name in whole[0].arrived.values}
@@ -130,7 +130,7 @@ class Segments:
             raise
         self._newest[path] = int(arrays["times"].max(initial=NEVER))
 
-    def _pieces(self, path: Path) -> Iterator[Stretch]:
+    def _pieces(self, path: Path) -> Iterator[LabelStretch]:
         """Yield what a segment holds; nothing where it is damaged, or made by something else."""
         try:
             raw = path.read_bytes()
@@ -161,14 +161,14 @@ class Segments:
                     one.removeprefix("values/"): column[rows] for one, column in arrays.items() if one not in _COLUMNS
                 },
             )
-            yield Stretch(
+            yield LabelStretch(
                 partition=Partition.parse(name), start=start, end=end, clock=clock, floor=floor, arrived=arrived
             )
 
 
-def _joined(pieces: list[Stretch]) -> list[Stretch]:
+def _joined(pieces: list[LabelStretch]) -> list[LabelStretch]:
     """Return pieces with those of a partition that follow one another made one."""
-    chains: dict[Partition, list[list[Stretch]]] = {}
+    chains: dict[Partition, list[list[LabelStretch]]] = {}
     for piece in pieces:
         mine = chains.setdefault(piece.partition, [])
         if mine and mine[-1][-1].end == piece.start:
@@ -178,7 +178,7 @@ def _joined(pieces: list[Stretch]) -> list[Stretch]:
     return [_one(chain) for mine in chains.values() for chain in mine]
 
 
-def _one(chain: list[Stretch]) -> Stretch:
+def _one(chain: list[LabelStretch]) -> LabelStretch:
     columns: dict[str, Any] = {name: np.concatenate([getattr(one.arrived, name) for one in chain]) for name in _COLUMNS}
     names = chain[0].arrived.values
     values = {name: np.concatenate([one.arrived.values[name] for one in chain]) for name in names}
