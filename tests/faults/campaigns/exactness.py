@@ -62,6 +62,8 @@ _BEFORE, _A_KILL = 8_000, 3_000
 _MOST_CALLS, _MOST_SAVES = 6, 3
 """How often a point of calls, and of saves, is passed before it kills: a save may take as long as many calls, so a run
 holds few of them."""
+_FINISH_S = 1800.0
+"""The last run learns most of the topic, with a save every seven steps."""
 _IMPORTS_S = 3.5
 """A forked start is quicker than a cold one by more than this."""
 _REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "journal.", "commit.")))
@@ -125,8 +127,8 @@ def compare(
         with Run(whole, "--until", end, cold=cold) as beside:
             kill_often(killed, end, (drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
             with Run(killed, "--until", end, cold=cold) as run:
-                run.finish()
-            beside.finish()
+                run.finish(_FINISH_S)
+            beside.finish(_FINISH_S)
         compare_ends(figures, topic, whole, killed)
         compare_sequences(figures, topic, killed)
     figures.seconds = time.monotonic() - began
