@@ -1,8 +1,9 @@
 """The changes from one observation to the next, as events and as lines of the log.
 
 `Noticing` makes events of problems that begin and end, and of records that are set aside; what recurs is reported less
-often each time, down to once an hour, with the number in between. `StatusLog` logs the same, and now and then how it
-goes; each kind of line is limited: a problem that comes and goes is logged once a minute, with the number in between.
+often each time, down to once an hour, with the number in between. So is a member that begins anew, at most once a
+minute. `StatusLog` logs the problems and the records, and now and then how it goes; each kind of line is limited: a
+problem that comes and goes is logged once a minute, with the number in between.
 
 Owns what was seen and logged before. Both live on the HTTP side's loop, look when the observer does, wait for nothing
 and end with it.
@@ -20,6 +21,7 @@ from millrace.app.monitoring.throughput import throughput_of
 from millrace.app.monitoring.verdict import headline, verdict_of
 from millrace.consumers.reasons import Reason
 from millrace.consumers.suggested_command import suggested_command
+from millrace.training.model.setup.figures import MembersFigures
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)
@@ -78,11 +80,14 @@ class Noticing:
         self._tell = tell
         self._problems: dict[str, float] = {}
         self._flows: dict[Reason, _SetAsideSurge] = {}
+        self._restarts: int | None = None
+        self._members_quiet_until = float("-inf")
 
     def look(self, observation: Observation) -> None:
-        """Tell which problems have begun and ended, and what was set aside."""
+        """Tell which problems have begun and ended, what was set aside, and whether a member has begun anew."""
         self._look_at_problems(observation)
         self._look_at_set_aside(observation.snapshot)
+        self._look_at_members(observation.snapshot)
 
     def _look_at_problems(self, observation: Observation) -> None:
         now = {trouble.problem: trouble for trouble in observation.problems}
@@ -111,6 +116,18 @@ class Noticing:
                 recurs = snapshot.clock < flow.quiet_until + flow.pause_s
                 flow.pause_s = min(2 * flow.pause_s, _LONGEST_PAUSE_S) if recurs else _FIRST_PAUSE_S
                 flow.reported, flow.quiet_until = count, snapshot.clock + flow.pause_s
+
+    def _look_at_members(self, snapshot: Snapshot) -> None:
+        members = snapshot.figures.get(MembersFigures.name)
+        if isinstance(members, MembersFigures):
+            # What they were at a start is no news, and after a rewind they are fewer.
+            if self._restarts is not None and members.restarts > self._restarts:
+                if snapshot.clock < self._members_quiet_until:
+                    return
+                sentence = "The member since_drift has begun anew: its loss has risen by more than chance."
+                self._tell(EventKind.MEMBER_RESTARTED, sentence, restarts=members.restarts)
+                self._members_quiet_until = snapshot.clock + _FIRST_PAUSE_S
+            self._restarts = members.restarts
 
 
 _PAUSE_S = 60.0

@@ -52,6 +52,8 @@ class EventKind(StrEnum):
     """A detector of `training.detectors` has found a change."""
     DETECTOR_FAILED = "detector_failed"
     """One has raised, and is left out until the next start."""
+    MEMBER_RESTARTED = "member_restarted"
+    """With `training.members`, the one that learns since a drift has begun anew."""
     NEW_SCHEMA = "new_schema"
     """Records of a schema have come that this model has not read before."""
     EXPORTED = "exported"

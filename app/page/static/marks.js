@@ -11,6 +11,7 @@ const KINDS = {
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
   mark: { sign: "detector", label: "detector" },
+  member_restarted: { sign: "detector", label: "detector" },
   paused: { sign: "pause", label: "pause" },
   resumed: { sign: "resume", label: "resumed" },
   kafka_away: { sign: "away", label: "Kafka away" },

@@ -9,6 +9,7 @@ from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.snapshot import Snapshot, take
 from millrace.app.monitoring.status_log import Noticing
 from millrace.consumers.reasons import Reason
+from millrace.training.model.setup.figures import MembersFigures
 from millrace.training.telemetry.events import EventKind, Events, Severity
 from tests.app.api_rig import Rig
 
@@ -87,3 +88,16 @@ def test_what_ends_the_learning_is_an_error_to_whoever_reads_events(rig: Rig) ->
     assert [(event.severity, event.facts) for event in events.since()] == [
         (Severity.ERROR, {"problem": "trainer_dead"})
     ]
+
+
+def test_a_member_that_begins_anew_is_told_at_most_once_a_minute_and_not_after_a_rewind(rig: Rig) -> None:
+    seen = [take(rig.service)]
+    events = Events()
+    observer, noticing = Observer(lambda: seen[-1]), Noticing(events.report)
+    for second, restarts in ((0, 2), (1, 2), (2, 3), (30, 4), (70, 5), (140, 1), (150, 2)):
+        members = MembersFigures(since_drift_share=0.5, since_drift_records=64, restarts=restarts)
+        figures = {**seen[0].figures, "members": members}
+        seen.append(replace(seen[0], clock=seen[0].clock + second, figures=figures))
+        noticing.look(observer.look())
+    told = [(event.kind, event.facts) for event in events.since()]
+    assert told == [(EventKind.MEMBER_RESTARTED, {"restarts": restarts}) for restarts in (3, 5, 2)]
