@@ -41,7 +41,7 @@ from millrace.pipelines.shaping.labels.clock import NEVER, LabelClocks
 from millrace.pipelines.shaping.labels.index import Arrived, Bytes, LabelIndex
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
 from millrace.pipelines.shaping.labels.rules import JoinRules
-from millrace.pipelines.shaping.labels.segments import Segments, LabelStretch
+from millrace.pipelines.shaping.labels.segments import LabelStretch, Segments
 from millrace.pipelines.shaping.labels.silence import Silence, Verdict
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.pipelines.stream.slices import SkipRange, within
