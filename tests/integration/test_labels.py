@@ -340,7 +340,7 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
     impressions, clicks = topic(partitions=2), topic(partitions=2)
     port = free_port()
     config = project(
-        tmp_path, broker, impressions, clicks, within="20s", early="1s", on_silence="absent", score_on_arrival=1.0
+        tmp_path, broker, impressions, clicks, within="30s", early="1s", on_silence="absent", score_on_arrival=1.0
     )
     settings = json.loads(config.read_text())
     config.write_text(json.dumps({**settings, "api": {"listen": f"127.0.0.1:{port}"}}))
@@ -354,9 +354,9 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
         return found
 
     with running(config, port) as service:
-        wait_for(lambda: service.ask("/readyz")[0] == 200, timeout=60)
+        wait_for(lambda: service.ask("/readyz")[0] == 200, timeout=180)
         appear(range(100))
-        wait_for(lambda: scored(service).get("waiting") == 100, timeout=15)
+        wait_for(lambda: scored(service).get("waiting") == 100, timeout=25)
         assert service.joined()["labelled"] == 0
         millrace("checkpoints", "save", "--url", service.url)
         service.process.kill()
@@ -364,7 +364,7 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
     # What comes while the trainer is away is predicted by nobody.
     appear(range(100, 130))
     with running(config, port) as service:
-        wait_for(lambda: sum(service.joined().values()) == 130, timeout=90)
+        wait_for(lambda: sum(service.joined().values()) == 130, timeout=180)
         found = scored(service)
         assert (found["scored"], found["missed"], found["waiting"]) == (100, 30, 0)
         assert 0 <= found["values"]["accuracy"] <= 1
