@@ -61,7 +61,7 @@ def main() -> None:
             assert isinstance(service.running, Running)
             live = service.running.live.look()
             training = service.settings.training
-            pace = {name: getattr(training, name) for name in ("batch_size", "passes", "memory")}
+            pace = training.model_dump(mode="json", include={"batch_size", "passes", "memory", "members"})
     named = next(name for name in live.cumulative if "accuracy" in name)
     if abs(live.cumulative_records - len(values)) >= training.batch_size:
         raise SystemExit(f"it has scored {live.cumulative_records} records of {len(values)}")

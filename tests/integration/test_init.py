@@ -107,8 +107,8 @@ def test_what_it_writes_validates_learns_every_record_and_beats_the_base_rate(
     assert sum(account["learnt"] for account in shown["history"].values()) == COUNT
     right, base = scores(folder / "checkpoints/orders/checkpoints/0000000001")
     assert right > base + 0.25  # either list alone is good for 0.22
-    longer = sum(len(order["weights"]) > 8 for order in orders(COUNT))
-    assert sum(account["truncated"]["weights"] for account in shown["history"].values()) == longer
+    # The first records have short lists; the ten places that are looked at have long ones too, so none is cut.
+    assert not any(account.get("truncated") for account in shown["history"].values())
 
 
 def scores(checkpoint: Path) -> tuple[float, float]:
