@@ -40,7 +40,7 @@ from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.kinds import kinds_of
 from millrace.app.tools.init.later_labels import later_labels
 from millrace.app.tools.init.questions import asked_parts
-from millrace.app.tools.init.topic_sample import look_at, sampled_records, schema_hints
+from millrace.app.tools.init.topic_sample import PLACES, look_at, sampled_records, schema_hints
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.formats.draft import Look
 
@@ -100,12 +100,12 @@ def init(
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
     hints = schema_hints(load_registry(out, registry), schema, message, out)
     # Labels are joined with the records of their time, so both topics are read from their beginnings.
-    places = {} if labels_topic is None else {"places": 1}
-    found = sampled_records(kafka, **places)
+    places = PLACES if labels_topic is None else 1
+    found = sampled_records(kafka, places=places)
     look = look_at(found.values, _split(columns) or (), found.beside, hints)
     later = None
     if labels_topic is not None:
-        of_labels = sampled_records(load_kafka(out, labels_topic, _split(bootstrap_servers)), **places)
+        of_labels = sampled_records(load_kafka(out, labels_topic, _split(bootstrap_servers)), places=places)
         their_look = look_at(of_labels.values, (), of_labels.beside, hints)
         later, look = later_labels(labels_topic, (found, look), (of_labels, their_look), label)
         label = later.label

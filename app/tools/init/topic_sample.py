@@ -66,7 +66,7 @@ def _is_stream(counts: list[int], *, is_whole_life: bool) -> bool:
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""
-_PLACES = 10
+PLACES = 10
 """In so many places of each partition records are read, as what the first ones show may be over soon."""
 _CONNECT_S = 10.0
 _STOP_S = 5.0
@@ -95,7 +95,7 @@ class SampledRecords:
     """The same records, and tombstones."""
 
 
-def sampled_records(kafka: KafkaSettings, *, places: int = _PLACES) -> SampledRecords:
+def sampled_records(kafka: KafkaSettings, *, places: int = PLACES) -> SampledRecords:
     """Return some thousand records of all partitions, fewer if they are large, without tombstones.
 
     They are read in so many places of each partition, of which the first is its beginning, the last its end.
