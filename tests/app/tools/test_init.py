@@ -913,7 +913,7 @@ def test_of_several_kinds_of_records_those_with_the_label_are_learnt(
     found = SampledRecords(
         values=values, beside=[{}] * 120, held=120, partitions=1, tombstones=0, records_per_s=1.0, chunks=[chunk]
     )
-    monkeypatch.setattr(init_module, "sampled_records", lambda _: found)
+    monkeypatch.setattr(init_module, "sampled_records", lambda _, **__: found)
     typed = ("--topic", "t", "--bootstrap-servers", "here:1", "--label", "clicked", "--out", str(tmp_path), "--json")
     done = CliRunner().invoke(application, ["init", *typed], catch_exceptions=False)
     report = json.loads(done.stdout)
