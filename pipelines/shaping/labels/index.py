@@ -27,8 +27,8 @@ Marks = dict[int, tuple[Int64s, Bytes]]
 USED, FITTED, LATE, SKIPPED = 1, 2, 4, 8
 """Flags of a label: a settled record got it; one could have got it; one would have, if it had come in time; a command
 has cut it out of history."""
-_MOST = 1_000_000
-"""The largest run that is merged: a merge takes as much memory again."""
+_MOST = 500_000
+"""The largest run that is merged, as a merge takes as much memory again."""
 _PENDING = 16
 """So many insertions wait at most until they are sorted."""
 _LABEL_BYTES = 45
@@ -335,7 +335,7 @@ class LabelIndex:
             flags=np.concatenate([self._flags_of(one) for one in arrived]),
             values={name: np.concatenate([one.values[name] for one in arrived]) for name in self._fields},
         )
-        return run.rows(run.hashes.argsort(kind="stable"))
+        return run.rows(run.hashes.argsort())
 
     def _flags_of(self, arrived: Arrived) -> Bytes:
         known = self._restored.get(arrived.partition)
@@ -404,7 +404,7 @@ class LabelIndex:
         """Yield of each run the records that have a label of their hash there, and its place."""
         if not len(asked):
             return
-        asked = asked[hashes[asked].argsort(kind="stable")]
+        asked = asked[hashes[asked].argsort()]
         wanted = hashes[asked]
         for number, run in enumerate(self._runs):
             first, last = run.hashes.searchsorted(wanted, "left"), run.hashes.searchsorted(wanted, "right")
@@ -491,11 +491,12 @@ def _looked_up(wanted: Int64s, offsets: Int64s, flags: Bytes) -> Bytes:
 
 def _merged(one: _SortedRun, other: _SortedRun) -> _SortedRun:
     """Return two runs as one, without what has expired."""
-    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in _COLUMNS}
-    both = _SortedRun(
-        **columns,
-        values={name: np.concatenate([column, other.values[name]]) for name, column in one.values.items()},
-    )
-    alive = both.times != NEVER
-    order = both.hashes.argsort(kind="stable")
-    return both.rows(order[alive[order]])
+    hashes, times = (np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("hashes", "times"))
+    order = hashes.argsort()
+    order = order[times[order] != NEVER]
+    # A column after the other, so that only one of them is there twice.
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name), getattr(other, name)])[order] for name in _COLUMNS
+    }
+    values = {name: np.concatenate([column, other.values[name]])[order] for name, column in one.values.items()}
+    return _SortedRun(**columns, values=values)
