@@ -99,8 +99,8 @@ def rebuild_some(
     with Topic(bootstrap, f"rebuild-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         archived = {"path": str(place)}
         keep = {"every": "7 steps", "keep": {"last": 1000}}
-        training = {**EXACT, "memory": 300}
-        made = Project(folder / "run", topic, training=training, checkpoints=keep, archive=archived, **(shaped or {}))
+        sections = {"training": {**EXACT, "memory": 300}, **(shaped or {})}
+        made = Project(folder / "run", topic, checkpoints=keep, archive=archived, **sections)
         shelf, settings = Shelf(made.folder), load(made.config).settings
         _learn_more(made, topic, kills // 3, random, figures, cold=cold)
         archive(settings, Now(), threading.Event())
