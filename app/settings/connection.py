@@ -6,6 +6,7 @@ from millrace.app.settings.certificates import client_context
 from millrace.app.settings.root import Settings
 from millrace.app.settings.secret_files import read_secret
 from millrace.app.settings.sections.kafka import KafkaSettings
+from millrace.app.settings.sections.oauth import to_tokens
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.replaying import NO_HISTORY, History
 
@@ -18,6 +19,12 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         security["sasl_mechanism"] = kafka.sasl_mechanism
         security["sasl_plain_username"] = kafka.sasl_username
         security["sasl_plain_password"] = password.get_secret_value()
+    if kafka.oauth is not None:
+        from millrace.consumers.kafka.oauth import TokenLogin  # noqa: PLC0415 - loads aiokafka, which a config alone does not need
+
+        security["sasl_mechanism"] = kafka.sasl_mechanism
+        tokens = to_tokens(kafka.oauth, "kafka.oauth")
+        security["sasl_oauth_token_provider"] = TokenLogin(tokens, kafka.oauth.extensions)
     if kafka.security_protocol.endswith("SSL"):
         context = client_context(
             "kafka.ssl_",

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from millrace.consumers.errors import ConfigError
 
 MASK = "********"
-_SECRET = re.compile(r"(?i)(password|passwd|secret|token|credential|api_?key|private_?key)(?!.*_(file|dir)$)")
+_SECRET = re.compile(r"(?i)(password|passwd|secret|token|credential|api_?key|private_?key)(?!.*_(file|dir|endpoint)$)")
 
 
 def read_secret(key: str, path: Path | None) -> SecretStr | None:

@@ -21,9 +21,10 @@ import google_crc32c
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, client, conn, partitioner
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.protocol.admin import SaslAuthenticateRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from millrace.consumers.kafka.chunking import FetchedColumns
@@ -164,6 +165,67 @@ async def close_producer(producer: AIOKafkaProducer) -> None:
     producer._message_accumulator._batches.clear()
     producer._message_accumulator._pending_batches.clear()
     await producer.stop()
+
+
+# A broker that wants logins to be repeated (`connections.max.reauth.ms`), or that goes by a token's end, says at the
+# login how long it holds, and closes the connection at the first request after that. aiokafka cannot repeat a login on
+# its connection; the request would fail, with an error in the log. So each connection of ours ends itself between two
+# requests, well before the broker does, and the client opens a new one for the next request.
+
+_ENDS_AT = (0.8, 0.9)
+"""Of the time that a login holds; at random, so that not all connections are renewed at once."""
+
+
+class EndingConnection(AIOKafkaConnection):  # type: ignore[misc]  # to mypy aiokafka's classes are Any
+    """A connection that closes itself, when no answer is awaited, before the broker ends its login."""
+
+    due = False
+    """Whether it is time."""
+
+    def send(self, request: Any, expect_response: bool = True) -> Any:
+        answer = super().send(request, expect_response)
+        return self._note_end(answer) if type(request) is SaslAuthenticateRequest else answer
+
+    async def _note_end(self, answer: Any) -> Any:
+        answered = await answer
+        holds_s = getattr(answered, "session_lifetime_ms", 0) / 1000
+        if holds_s > 0:
+            # A weak reference: the timer keeps no connection that was closed before.
+            wait_s = holds_s * conn.random.uniform(*_ENDS_AT)
+            asyncio.get_running_loop().call_later(wait_s, _begin_to_end, weakref.ref(self))
+        return answered
+
+    def _handle_frame(self, frame: bytes) -> None:
+        super()._handle_frame(frame)
+        _end_if_due(self)
+
+
+def _begin_to_end(reference: "weakref.ref[EndingConnection]") -> None:
+    if (connection := reference()) is not None:
+        connection.due = True
+        _end_if_due(connection)
+
+
+def _end_if_due(connection: EndingConnection) -> None:
+    if connection.due and not connection._requests and connection.connected():
+        connection.close(CloseReason.IDLE_DROP)
+
+
+class AskingOAuth(OAuthAuthenticator):  # type: ignore[misc]  # to mypy aiokafka's classes are Any
+    """Asks why a token is refused: the broker says it only when it is asked (RFC 7628, 3.2.3), which aiokafka omits.
+
+    aiokafka would take the connection for logged in, and then see it closed for no reason.
+    """
+
+    async def step(self, challenge: bytes | None) -> tuple[bytes, bool] | None:
+        """Return what to send next, None after the last."""
+        if challenge:
+            return b"\x01", True
+        step: tuple[bytes, bool] | None = await super().step(challenge)
+        return step
+
+
+conn.AIOKafkaConnection, conn.OAuthAuthenticator = EndingConnection, AskingOAuth
 
 
 # The door at the fetcher: what it has fetched is taken as columns, without a `ConsumerRecord` for each record.

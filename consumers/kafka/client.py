@@ -112,6 +112,8 @@ class KafkaClient:
                 # Any broker answers for the topics. Only this request goes to the leaders, from which records come.
                 await self.ends(self.partitions())
         except TimeoutError:
+            if self._options.token_fault is not None:
+                raise self._options.token_fault from None
             start_one = ". Without a Kafka, start one: millrace local broker" if self._options.on_this_machine else ""
             raise UnreachableError(
                 f"{step} did not answer within {deadline_s:g} s: is the broker at {self._options.servers} up, and "

@@ -54,8 +54,15 @@ async def refuse_wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str,
 async def wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str, int]] = ()) -> ConfigError | None:
     """Connect to each broker, by default the bootstrap servers, and return why one does not let us in.
 
-    Returns None where none refuses us; a broker that is away, or silent for some seconds, refuses nothing.
+    Returns None where none refuses us; a broker that is away, or silent for some seconds, refuses nothing. A login by a
+    token begins with the token: what gives it may refuse us too.
     """
+    if (login := options.security.get("sasl_oauth_token_provider")) is not None:
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await login.token()
+        except (KafkaError, TimeoutError):
+            return login.fault if isinstance(login.fault, ConfigError) else None
     hosts = tuple(brokers) or [(host, port) for host, port, _ in collect_hosts(list(options.bootstrap_servers))]
     checks = [asyncio.ensure_future(_BrokerCheck(options, host, port).fault()) for host, port in hosts]
     try:
@@ -75,7 +82,7 @@ class LoginDiagnosis:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
-        self._refused: ConfigError | None = None
+        self._refused: MillraceError | None = None
         self._again_at = 0.0
 
     async def text_of(self, error: MillraceError) -> str:
@@ -83,7 +90,7 @@ class LoginDiagnosis:
         if not isinstance(error, UnreachableError):
             return str(error)
         if time.monotonic() >= self._again_at:
-            self._refused = await wrong_login(self._options)
+            self._refused = await wrong_login(self._options) or self._options.token_fault
             self._again_at = time.monotonic() + _AGAIN_AFTER_S
         return str(self._refused or error)
 
@@ -122,6 +129,9 @@ class _BrokerCheck:
                 # A broker that asks for a login answers what it supports, and closes at the first other request.
                 await connection.send(MetadataRequest([], allow_auto_topic_creation=False))
         except _REFUSED as error:
+            if (login := self._settings.get("sasl_oauth_token_provider")) is not None:
+                refused: str = login.refused()
+                return refused
             return (
                 f"refuses the login of {self._settings.get('sasl_plain_username')} ({type(error).__name__}): check "
                 "kafka.sasl_username, kafka.sasl_mechanism and the password in kafka.sasl_password_file"

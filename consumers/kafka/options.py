@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from millrace.consumers.errors import MillraceError
+
 OutOfRange = Literal["fail", "earliest"]
 OnRecreated = Literal["fail", "earliest"]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -60,6 +62,20 @@ class KafkaOptions:
     def on_this_machine(self) -> bool:
         """Whether every bootstrap server is named by an address of this machine alone."""
         return {server.rpartition(":")[0] for server in self.bootstrap_servers} <= {"localhost", "127.0.0.1", "[::1]"}
+
+    @property
+    def user(self) -> str | None:
+        """The user that we log in as; None where only the broker knows the name."""
+        login = self.security.get("sasl_oauth_token_provider")
+        user: str | None = self.security.get("sasl_plain_username") if login is None else login.user
+        return user
+
+    @property
+    def token_fault(self) -> MillraceError | None:
+        """Why there is no new token to log in with; None where there is one, or none is needed."""
+        login = self.security.get("sasl_oauth_token_provider")
+        fault: MillraceError | None = None if login is None else login.fault
+        return fault
 
     @property
     def servers(self) -> str:

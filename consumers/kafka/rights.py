@@ -45,10 +45,9 @@ def refused_transactions(options: KafkaOptions, transactional_id: str) -> Source
 
 
 def _refused(options: KafkaOptions, operation: str, resource: str, name: str, verb: str) -> SourceError:
-    user = options.security.get("sasl_plain_username")
     return SourceError(
-        f"Kafka does not permit {_principal(user)} to {verb} {resource} {name}. Permit {operation}: "
-        f"{grant(options.servers, user, operation, resource, name)}"
+        f"Kafka does not permit {_principal(options.user)} to {verb} {resource} {name}. Permit {operation}: "
+        f"{grant(options.servers, options.user, operation, resource, name)}"
     )
 
 

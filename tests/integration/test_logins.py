@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.conn import CloseReason
 
 from millrace.app.settings import load
 from millrace.app.settings.connection import kafka_options
@@ -19,6 +21,7 @@ from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDea
 from millrace.consumers.dead_letters.reader import newest_letters
 from millrace.consumers.dead_letters.redrive import Redrive, redrive
 from millrace.consumers.errors import ConfigError, SourceError
+from millrace.consumers.kafka.aiokafka_internals import EndingConnection
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.kafka.topic_writer import TopicWriter
@@ -28,6 +31,7 @@ from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.locked import USER, SecuredBroker, secured
 from tests.faults.harness.process import ROOT
 from tests.integration.test_validate import MODEL, good
+from tests.oidc import OidcProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(300)]
 LONG_S = 120.0
@@ -44,6 +48,9 @@ Kafka = Mapping[str, Any]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     with secured(tmp_path_factory.mktemp("secured"), dict.fromkeys((USER, STRANGER, LEAST), PASSWORD)) as broker:
         (broker.folder / "wrong").write_text("wrong")
+        (broker.folder / "ended.token").write_text(broker.provider.token(lasts_s=-60.0))
+        with OidcProvider() as foreign:
+            (broker.folder / "foreign.token").write_text(foreign.token())
         Authority().issue(broker.folder, "foreign")
         for name in (TOPIC, f"{TOPIC}-dead", f"{TOPIC}-versions", "elsewhere"):
             create_topic(broker.owner, name, 1)
@@ -100,11 +107,9 @@ class Fault:
     def kafka(self, broker: SecuredBroker) -> Kafka:
         """Return the `kafka` settings; what is changed to None is left out, and FOLDER is the broker's."""
         settings = {**broker.kafka(self.listener, mechanism=self.mechanism), **self.changes}
-        there = {key: value for key, value in settings.items() if value is not None}
-        return {
-            key: value.replace("FOLDER", str(broker.folder)) if isinstance(value, str) else value
-            for key, value in there.items()
-        }
+        there = json.dumps({key: value for key, value in settings.items() if value is not None})
+        found: Kafka = json.loads(there.replace("FOLDER", str(broker.folder)).replace("ENDPOINT", broker.provider.url))
+        return found
 
 
 NO_LOGIN = {"sasl_mechanism": None, "sasl_username": None, "sasl_password_file": None}
@@ -151,6 +156,31 @@ FAULTS = {
         f"asks for a login (PLAIN, {SCRAM}), and kafka.security_protocol is SSL: set it to SASL_SSL",
         {"security_protocol": "SSL", **NO_LOGIN},
     ),
+    "a token of another issuer": Fault(
+        "OAUTH",
+        "refuses the token of kafka.oauth.token_file (iss https://oidc.test, aud kafka, sub trainer): check that",
+        {"oauth": {"token_file": "FOLDER/foreign.token"}},
+    ),
+    "a token that has ended": Fault(
+        "OAUTH",
+        "refuses the token of kafka.oauth.token_file: it has ended at 20",
+        {"oauth": {"token_file": "FOLDER/ended.token"}},
+    ),
+    "a wrong secret of a client": Fault(
+        "OAUTH",
+        "/token refuses trainer (invalid_client): check client_id, the secret's file",
+        {"oauth": {"token_endpoint": "ENDPOINT", "client_id": "trainer", "client_secret_file": "FOLDER/wrong"}},
+    ),
+    "a password where tokens are asked for": Fault(
+        "OAUTH",
+        "does not know kafka.sasl_mechanism PLAIN: set it to OAUTHBEARER",
+        {
+            "oauth": None,
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": USER,
+            "sasl_password_file": f"FOLDER/{USER}.password",
+        },
+    ),
     "nothing where a login is asked for": Fault(
         "LOCKED",
         "kafka.security_protocol is PLAINTEXT: set it to SASL_PLAINTEXT",
@@ -177,7 +207,14 @@ def fault(request: pytest.FixtureRequest) -> Fault:
 
 @pytest.mark.parametrize(
     ("listener", "mechanism"),
-    [("LOCKED", "PLAIN"), ("LOGIN", "PLAIN"), ("LOGIN", SCRAM), ("TLS", "PLAIN"), ("MUTUAL", "PLAIN")],
+    [
+        ("LOCKED", "PLAIN"),
+        ("LOGIN", "PLAIN"),
+        ("LOGIN", SCRAM),
+        ("OAUTH", "OAUTHBEARER"),
+        ("TLS", "PLAIN"),
+        ("MUTUAL", "PLAIN"),
+    ],
 )
 def test_every_way_to_log_in_reads_and_writes(
     broker: SecuredBroker, tmp_path: Path, listener: str, mechanism: str
@@ -209,7 +246,7 @@ def test_each_wrong_setting_is_named_at_once_by_all_that_connects(
             with pytest.raises(ConfigError) as refused:
                 connect()
             assert fault.says in str(refused.value)
-            assert str(refused.value).startswith(given.servers), "it names the broker"
+            assert str(refused.value).startswith((given.servers, "kafka.oauth")), "it names who refuses"
     finally:
         writer.stop()
 
@@ -222,7 +259,10 @@ def test_a_certificate_that_does_not_bear_the_advertised_name_is_named(broker: S
         KafkaSource(options(tmp_path, kafka)).start(LONG_S)
 
 
-@pytest.mark.parametrize("name", ["a wrong password", "an authority that is not trusted", "no certificate of ours"])
+@pytest.mark.parametrize(
+    "name",
+    ["a wrong password", "an authority that is not trusted", "no certificate of ours", "a token that has ended"],
+)
 @pytest.mark.parametrize("verb", ["validate", "run --until now", "dead-letters list", "init --topic clicks"])
 def test_verbs_end_with_the_exit_code_of_a_wrong_setting(
     broker: SecuredBroker, tmp_path: Path, verb: str, name: str
@@ -232,7 +272,9 @@ def test_verbs_end_with_the_exit_code_of_a_wrong_setting(
     if verb.startswith("init"):
         words = [*verb.split(), "--out", "drafted", "--bootstrap-servers", kafka["bootstrap_servers"][0]]
         environment = {
-            f"MILLRACE_KAFKA__{key.upper()}": value for key, value in kafka.items() if isinstance(value, str)
+            f"MILLRACE_KAFKA__{key.upper()}": value if isinstance(value, str) else json.dumps(value)
+            for key, value in kafka.items()
+            if key != "bootstrap_servers"
         }
     else:
         words, environment = [*verb.split(), "-c", str(path)], {}
@@ -261,6 +303,45 @@ def test_a_login_refused_while_it_runs_is_named_and_ends_nothing(
         letters.stop(5)
         source.stop(5)
         broker.add_scram_user(USER, PASSWORD)
+
+
+@pytest.mark.parametrize("listener", ["LOGIN", "OAUTH"])
+def test_logins_that_end_are_renewed_without_a_failed_request(
+    broker: SecuredBroker,
+    tmp_path: Path,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    listener: str,
+) -> None:
+    closed, close = list[CloseReason | None](), EndingConnection.close
+
+    def noting(connection: EndingConnection, reason: CloseReason | None = None, exc: Exception | None = None) -> object:
+        closed.append(reason)
+        return close(connection, reason, exc)
+
+    monkeypatch.setattr(EndingConnection, "close", noting)
+    kafka = broker.kafka(listener, mechanism=SCRAM)
+    if listener == "OAUTH":
+        # A scope of its own, so that its tokens are the test's and end soon.
+        kafka["oauth"]["scope"], broker.provider.lifetime_s = "short", 4.0
+    given = options(tmp_path, kafka)
+    source = KafkaSource(given)
+    letters = KafkaDeadLetters(given, DeadLetterOptions(topic=f"{TOPIC}-dead"))
+    try:
+        source.start(LONG_S)
+        letters.start(LONG_S)
+        closed.clear()
+        wait_for(lambda: len(closed) >= 6, 90)
+        assert set(closed) == {CloseReason.IDLE_DROP}, "none was closed by the broker"
+        assert source.statistics().connected
+        assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    finally:
+        broker.provider.lifetime_s = 3600.0
+        letters.stop(5)
+        source.stop(5)
+    if listener == "OAUTH":
+        assert sum(asked.get("scope") == "short" for asked in broker.provider.asked) > 1
 
 
 def said(verb: str, path: Path, code: int) -> str:

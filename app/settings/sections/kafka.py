@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
+from millrace.app.settings.sections.oauth import KafkaOAuthSettings
 from millrace.consumers.kafka.positions import Start as StartPosition
 from millrace.consumers.kafka.positions import parse_start
 from millrace.consumers.section import ConfigPath, Count, Section, SettingError
@@ -13,6 +14,8 @@ from millrace.consumers.units import Duration, Size
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@,]+):(\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NEEDED = {"OAUTHBEARER": ("oauth",)}
+"""What a mechanism needs instead of a user and a password."""
 _START_WAYS = "write earliest, latest, committed, an age as in -7d, a time as in 2026-11-21T03:00:00Z, or offsets"
 
 
@@ -127,12 +130,15 @@ class KafkaSettings(Section):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="The protocol of the connection to the brokers."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
         None, description="The mechanism of the login; needed with SASL_PLAINTEXT and SASL_SSL."
     )
     sasl_username: str | None = Field(None, min_length=1, description="The user of the login.")
     sasl_password_file: ConfigPath | None = Field(
         None, description="File that holds the password; a line break at its end is left out."
+    )
+    oauth: KafkaOAuthSettings | None = Field(
+        None, description="Where the tokens of sasl_mechanism OAUTHBEARER come from."
     )
     ssl_ca_file: ConfigPath | None = Field(
         None, description="Certificates (PEM) to trust instead of the system's, with SSL and SASL_SSL."
@@ -185,19 +191,22 @@ class KafkaSettings(Section):
 
     @model_validator(mode="after")
     def _log_in(self) -> Self:
-        needed = {
-            "sasl_mechanism": self.sasl_mechanism,
-            "sasl_username": self.sasl_username,
-            "sasl_password_file": self.sasl_password_file,
-        }
-        wants = self.security_protocol.startswith("SASL_")
-        for key, value in needed.items():
-            if wants and value is None:
+        if not self.security_protocol.startswith("SASL_"):
+            for key in ("sasl_mechanism", "sasl_username", "sasl_password_file", "oauth"):
+                if getattr(self, key) is not None:
+                    raise SettingError(
+                        key, f"this has no effect with security_protocol {self.security_protocol}; write SASL_SSL"
+                    )
+            return self
+        if self.sasl_mechanism is None:
+            raise SettingError("security_protocol", f"{self.security_protocol} also needs kafka.sasl_mechanism")
+        needed = _NEEDED.get(self.sasl_mechanism, ("sasl_username", "sasl_password_file"))
+        for key in needed:
+            if getattr(self, key) is None:
                 raise SettingError("security_protocol", f"{self.security_protocol} also needs kafka.{key}")
-            if not wants and value is not None:
-                raise SettingError(
-                    key, f"this has no effect with security_protocol {self.security_protocol}; write SASL_SSL"
-                )
+        for key in ("sasl_username", "sasl_password_file", "oauth"):
+            if key not in needed and getattr(self, key) is not None:
+                raise SettingError(key, f"this has no effect with sasl_mechanism {self.sasl_mechanism}; leave it out")
         return self
 
     @model_validator(mode="after")

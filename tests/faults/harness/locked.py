@@ -29,11 +29,22 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.broker import HOST, free_port
 from tests.app.certificates import Authority
+from tests.oidc import AUDIENCE, CLIENT, SECRET, OidcProvider
 
 USER = "trainer"
 _MODULE = "org.apache.kafka.common.security.{name}LoginModule required"
 _PLAIN, _SCRAM = _MODULE.format(name="plain.Plain"), _MODULE.format(name="scram.Scram")
-_LISTENERS = {"LOCKED": "SASL_PLAINTEXT", "LOGIN": "SASL_SSL", "TLS": "SSL", "MUTUAL": "SSL", "NAMED": "SSL"}
+_OAUTH = _MODULE.format(name="oauthbearer.OAuthBearer")
+_SECURITY = "org.apache.kafka.common.security.oauthbearer"
+_ALLOWED = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls"
+_LISTENERS = {
+    "LOCKED": "SASL_PLAINTEXT",
+    "LOGIN": "SASL_SSL",
+    "OAUTH": "SASL_SSL",
+    "TLS": "SSL",
+    "MUTUAL": "SSL",
+    "NAMED": "SSL",
+}
 _ITERATIONS = 4096
 _SHA_512 = 2
 _RESOURCES = {"topic": 2, "group": 3, "transactional-id": 5}
@@ -44,7 +55,7 @@ _LITERAL, _ALLOW = 3, 3
 @contextmanager
 def locked(folder: Path, password: str) -> Iterator[tuple[LocalBroker, str]]:
     """Yield the broker, and its address that needs the password."""
-    ports, settings = _settings({"LOCKED": "SASL_PLAINTEXT"})
+    ports, settings = listeners({"LOCKED": "SASL_PLAINTEXT"})
     settings |= {
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.locked.plain.sasl.jaas.config": f'{_PLAIN} user_{USER}="{password}";',
@@ -61,6 +72,8 @@ class SecuredBroker:
     ports: Mapping[str, int]
     folder: Path
     authority: Authority
+    provider: OidcProvider
+    """Issues the tokens that are accepted at OAUTH."""
     permitted: set[tuple[str, ...]] = field(default_factory=set)
 
     @property
@@ -69,14 +82,19 @@ class SecuredBroker:
         return self.broker.bootstrap_servers
 
     def address(self, listener: str) -> str:
-        """Return the address of a listener: LOCKED, LOGIN, TLS, MUTUAL, or NAMED with a certificate for localhost."""
+        """Return the address of a listener; the certificate of NAMED is for localhost."""
         return f"{HOST}:{self.ports[listener]}"
 
-    def kafka(self, listener: str, *, mechanism: str = "PLAIN", user: str = USER) -> dict[str, str | list[str]]:
+    def kafka(self, listener: str, *, mechanism: str = "PLAIN", user: str = USER) -> dict[str, Any]:
         """Return the `kafka` settings of a client that may log in at a listener."""
-        protocol, settings = _LISTENERS[listener], dict[str, str | list[str]]()
+        protocol, settings = _LISTENERS[listener], dict[str, Any]()
         settings |= {"bootstrap_servers": [self.address(listener)], "security_protocol": protocol}
-        if protocol.startswith("SASL"):
+        if listener == "OAUTH":
+            secret = self.folder / "client.secret"
+            secret.write_text(SECRET)
+            oauth = {"token_endpoint": self.provider.url, "client_id": CLIENT, "client_secret_file": str(secret)}
+            settings |= {"sasl_mechanism": "OAUTHBEARER", "oauth": oauth}
+        elif protocol.startswith("SASL"):
             password = self.folder / f"{user}.password"
             settings |= {"sasl_mechanism": mechanism, "sasl_username": user, "sasl_password_file": str(password)}
         if protocol.endswith("SSL"):
@@ -124,7 +142,7 @@ def secured(folder: Path, passwords: Mapping[str, str]) -> Iterator[SecuredBroke
         key = load_pem_private_key(issued.key.read_bytes(), None)
         whole = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + issued.certificate.read_bytes()
         (folder / f"{name}.pem").write_bytes(whole)
-    ports, settings = _settings(_LISTENERS)
+    ports, settings = listeners(_LISTENERS)
     users = " ".join(f'user_{name}="{password}"' for name, password in passwords.items())
     settings |= {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
@@ -140,21 +158,56 @@ def secured(folder: Path, passwords: Mapping[str, str]) -> Iterator[SecuredBroke
         "listener.name.login.scram-sha-512.connections.max.reauth.ms": "3000",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        **oauth_settings("oauth", folder / "keys.json"),
     }
     for listener in ("locked", "login"):
         settings[f"listener.name.{listener}.plain.sasl.jaas.config"] = f"{_PLAIN} {users};"
         settings[f"listener.name.{listener}.scram-sha-512.sasl.jaas.config"] = f"{_SCRAM};"
-    with LocalBroker(folder / "data", port=ports["PLAINTEXT"], settings=settings) as broker:
-        made = SecuredBroker(broker=broker, ports=ports, folder=folder, authority=authority)
+    with (
+        OidcProvider() as provider,
+        trusting(provider, folder / "keys.json"),
+        LocalBroker(folder / "data", port=ports["PLAINTEXT"], settings=settings) as broker,
+    ):
+        made = SecuredBroker(broker=broker, ports=ports, folder=folder, authority=authority, provider=provider)
         for name, password in passwords.items():
             (folder / f"{name}.password").write_text(password)
             made.add_scram_user(name, password)
         yield made
 
 
-def _settings(listeners: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
+@contextmanager
+def trusting(provider: OidcProvider, keys: Path) -> Iterator[None]:
+    """Write a provider's keys, and let brokers that start in this block read them."""
+    provider.write_keys(keys)
+    before = os.environ.get("JAVA_TOOL_OPTIONS")
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{_ALLOWED}={keys.as_uri()}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_TOOL_OPTIONS"]
+        else:
+            os.environ["JAVA_TOOL_OPTIONS"] = before
+
+
+def oauth_settings(listener: str, keys: Path, *, reauth_ms: int = 3000) -> dict[str, str]:
+    """Return the settings of a broker that asks for the provider's tokens at a listener, and again after a time."""
+    mechanism = f"listener.name.{listener}.oauthbearer"
+    return {
+        f"listener.name.{listener}.sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{mechanism}.sasl.jaas.config": f"{_OAUTH};",
+        f"{mechanism}.sasl.server.callback.handler.class": f"{_SECURITY}.OAuthBearerValidatorCallbackHandler",
+        f"{mechanism}.connections.max.reauth.ms": str(reauth_ms),
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        # Without it, Kafka 4.1.0 takes any token, whoever signed it.
+        "sasl.oauthbearer.jwt.validator.class": f"{_SECURITY}.BrokerJwtValidator",
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+    }
+
+
+def listeners(protocols: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
     """Return the ports, and the settings that make the broker listen there."""
-    protocols = {"PLAINTEXT": "PLAINTEXT", **listeners}
+    protocols = {"PLAINTEXT": "PLAINTEXT", **protocols}
     ports, controller = {name: free_port() for name in protocols}, free_port()
     served = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
     return ports, {
