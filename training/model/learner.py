@@ -281,7 +281,7 @@ class Learner:
             together=self.options.rows_together,
         )
         for index in np.flatnonzero(~result.finite):
-            search.search(batch_of(rows, int(index)))
+            search.search(batch_of(rows, int(index)), int(index))
         return Lesson(result=search.merged(result), culprits=search.culprits)
 
     def _shaping(self) -> ShapingOptions:

@@ -6,8 +6,9 @@ and its part is then restored from an empty state. `app/service/watchers.py` mak
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,11 @@ class Call:
     """Its rows in one or several pieces, each with which of them are learnt; none if all its records were left out."""
     scored: Sequence[Sums]
     """What each piece has scored, by the weights before it was learnt."""
+    outputs: Sequence[npt.NDArray[np.float32]] = ()
+    """The model's answers to the rows of each piece, by batch, row and column, by the same weights.
+
+    No columns where the compiled call returns none.
+    """
     step: int
     """Batches learnt since checkpoint 0."""
     records: int
@@ -48,3 +54,14 @@ class Watcher(Part, ABC):
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
+
+
+def target_of(rows: Rows) -> Any | None:
+    """Return what the model is to predict, as one tensor; without a label that is its only feature."""
+    target = rows.labels
+    if isinstance(target, Mapping) and not target and len(rows.features) == 1:
+        target = next(iter(rows.features.values()))
+    if not hasattr(target, "numpy"):
+        return None
+    dtype = target.dtype
+    return target if dtype.is_floating or dtype.is_integer or dtype.is_bool else None

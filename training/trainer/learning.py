@@ -15,7 +15,7 @@ import numpy.typing as npt
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.pipelines.stream.blocks import BlockFacts, CallTarget, Delivery, Rows
+from millrace.pipelines.stream.blocks import BlockFacts, CallTarget, Delivery
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.culprit_search import Culprits
 from millrace.training.model.learner import Learner
@@ -27,7 +27,7 @@ from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums, no_labels
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 from millrace.training.telemetry.phases import Phase
-from millrace.training.telemetry.watcher import Call
+from millrace.training.telemetry.watcher import Call, target_of
 from millrace.training.trainer import announcements
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerReports
@@ -48,7 +48,7 @@ def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
     # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
     loss = float(result.losses[applied].sum()) * batch_size
     sums = Sums(records, loss, records if applied.any() else 0, list(result.states))
-    target = _target(rows)
+    target = target_of(rows)
     if plan.labels is not Labels.NONE and target is not None:
         labels, weights = target.numpy()[present], rows.weights.numpy()[present]
         sums.labels = sums.weighted_labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
@@ -71,7 +71,7 @@ def _learnt(piece: Piece) -> npt.NDArray[np.bool_]:
 
 def repeats_of(pieces: Sequence[Piece], facts: BlockFacts, live: LiveMetrics) -> Floats:
     """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions."""
-    targets = [_target(piece.rows) for piece in pieces]
+    targets = [target_of(piece.rows) for piece in pieces]
     if not live.plan.repeats or not pieces or any(target is None for target in targets):
         return no_labels()
     learnt = [_learnt(piece) for piece in pieces]
@@ -87,17 +87,6 @@ def repeats_of(pieces: Sequence[Piece], facts: BlockFacts, live: LiveMetrics) ->
         joined(piece.rows.offsets for piece in pieces),
     )
     return no_labels() if pairs is None else pairs.sums(live.plan.repeats)
-
-
-def _target(rows: Rows) -> Any | None:
-    """Return what the model is to predict, as one tensor; without a label that is its only feature."""
-    target = rows.labels
-    if isinstance(target, Mapping) and not target and len(rows.features) == 1:
-        target = next(iter(rows.features.values()))
-    if not hasattr(target, "numpy"):
-        return None
-    dtype = target.dtype
-    return target if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
 
 
 def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -232,6 +221,7 @@ class Learning:
                 facts=facts,
                 rows=[(piece.rows, _learnt(piece)) for piece in pieces],
                 scored=scored,
+                outputs=[piece.lesson.result.outputs for piece in pieces],
                 step=self._figures.step,
                 records=sum(self.ledger.learnt().values()),
             )

@@ -48,6 +48,11 @@ class CallResult:
     """By batch: the loss of the global batch, before its first update."""
     states: tuple[npt.NDArray[np.float64], ...]
     """The metrics' states over the batches that were applied."""
+    outputs: npt.NDArray[np.float32]
+    """By batch, row and column: what the metrics were given for each row, before its first update.
+
+    No columns for a model of several outputs, with more than `MOST_COLUMNS`, or with a `compute_metrics` of its own.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,7 @@ class TrainingCall:
             with self.strategy.scope():
                 # One tensor for all, as each argument of a call takes its time.
                 how = tf.constant([passes, -1 if visit is None else visit, int(replay and visit is not None)])
-                finite, losses, states = self._function(how, *rows)
+                finite, losses, states, outputs = self._function(how, *rows)
         except tf.errors.OpError as error:
             # It was traced before it raised, so what its assertions state is known.
             if self._stated_texts is None:
@@ -128,6 +133,7 @@ class TrainingCall:
             finite=finite.numpy(),
             losses=losses.numpy().astype(np.float64),
             states=tuple(np.array(state.numpy(), np.float64) for state in states),
+            outputs=outputs.numpy(),
         )
 
     def traced(self, rows: Rows) -> Any:
@@ -170,22 +176,23 @@ class TrainingCall:
         rows = rows._replace(features=features)
         plan = self.shaping.plan(rows, how[1], replay=how[2] > 0)
 
-        def learn(index: Any, finite: Any, losses: Any) -> Any:
+        def learn(index: Any, finite: Any, losses: Any, outputs: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
             shaping = self.shaping.of_batch(plan, index, offsets[index, 0], partitions[index, 0])
-            applied, loss = self._learn_batch(how[0], batch, shaping)
-            return index + 1, finite.write(index, applied), losses.write(index, loss)
+            applied, loss, output = self._learn_batch(how[0], batch, shaping)
+            return index + 1, finite.write(index, applied), losses.write(index, loss), outputs.write(index, output)
 
         # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
-        state = (tf.constant(0), tf.TensorArray(tf.bool, size=batches), tf.TensorArray(tf.float32, size=batches))
-        _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
+        arrays = [tf.TensorArray(dtype, size=batches) for dtype in (tf.bool, tf.float32, tf.float32)]
+        _, finite, losses, outputs = tf.while_loop(lambda index, *_: index < batches, learn, (tf.constant(0), *arrays))
         applied = finite.stack()
         seen = tf.logical_and(offsets >= 0, applied[:, tf.newaxis])
         scale.count(scaling, applied)
         self.shaping.ended(plan, rows, applied, seen)
         self.witness.add(offsets, partitions, seen)
         sums = self.strategy.run(self.metrics.read)
-        return applied, losses.stack(), [self.strategy.experimental_local_results(each)[0] for each in sums]
+        states = [self.strategy.experimental_local_results(each)[0] for each in sums]
+        return applied, losses.stack(), states, outputs.stack()
 
     def _record(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         if not self.metrics.separate:
@@ -204,7 +211,7 @@ class TrainingCall:
         # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
         guarded = [copy for variable in guarded for copy in copies(variable)]
         before = [copy.read_value() for copy in guarded]
-        verdicts, losses, apart = self.strategy.run(self._first_step, args=(*batch, shaping))
+        verdicts, losses, apart, portions = self.strategy.run(self._first_step, args=(*batch, shaping))
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
@@ -227,7 +234,7 @@ class TrainingCall:
         if guarded:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
         self.shaping.left(shaping, applied)
-        return applied, loss
+        return applied, loss, tf.concat(self.strategy.experimental_local_results(portions), 0)
 
     def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
@@ -270,7 +277,8 @@ class TrainingCall:
         verdict, loss = self._finite_guard.verdict(), self._finite_guard.total_loss()
         if loss is None:
             [loss] = summed(tf.distribute.get_replica_context(), [self._share_of_loss(logs)])
-        return verdict, loss, [*self._finite_guard.first_totals(1 + len(self._members))[1:]]
+        apart = [*self._finite_guard.first_totals(1 + len(self._members))[1:]]
+        return verdict, loss, apart, _columns(self.metrics.given, mine[3])
 
     @as_is
     def _later_step(
@@ -335,6 +343,19 @@ class TrainingCall:
             # Keras' own steps report the mean over the replica's rows, and so does one of the user's.
             share = tf.cast(logs.get("loss", float("nan")), tf.float32) / self.strategy.num_replicas_in_sync
         return tf.cast(share, tf.float32)
+
+
+MOST_COLUMNS = 64
+"""Columns of an output whose rows a call returns: of more, as of images, the copies would take their time."""
+
+
+def _columns(output: Any, offsets: Any) -> Any:
+    """Return an output as columns, a row for each offset; none of one that is not a row of few numbers each."""
+    shape = tf.TensorShape(getattr(output, "shape", None))
+    columns = 0 if shape.rank not in {1, 2} else 1 if shape.rank == 1 else shape[1] or 0
+    if not 0 < columns <= MOST_COLUMNS or not shape[:1].is_compatible_with(offsets.shape):
+        return tf.zeros([tf.shape(offsets)[0], 0])
+    return tf.reshape(tf.cast(output, tf.float32), [tf.shape(offsets)[0], columns])
 
 
 def batch_of(rows: Rows, index: int) -> Rows:

@@ -57,14 +57,19 @@ class CulpritSearch:
     """Whether the loss compares rows, so that a half is another batch: then a batch is set aside whole."""
     found: list[tuple[int, int]] = field(default_factory=list)
     results: list[CallResult] = field(default_factory=list)
+    outputs: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.float32]]] = field(default_factory=list)
+    """The batch, and its rows, of which these are the outputs."""
 
     @property
     def culprits(self) -> Culprits:
         """All culprits found so far."""
         return Culprits(tuple(sorted(self.found)))
 
-    def search(self, batch: Rows) -> None:
-        """Learn what can be learnt of a batch of shape [1, B, …], and record the other rows as culprits."""
+    def search(self, batch: Rows, number: int = 0) -> None:
+        """Learn what can be learnt of a batch of shape [1, B, …], and record the other rows as culprits.
+
+        `number` is its place in the block.
+        """
         offsets = batch.offsets.numpy()[0]
         partitions = batch.partitions.numpy()[0]
         present = np.flatnonzero(offsets >= 0)
@@ -78,7 +83,7 @@ class CulpritSearch:
 
         # In the call that failed a single row had absent ones beside it, perhaps made of a record that is infinite even
         # without weight: here or at another member.
-        if count == 1 and self._learns(batch, mine(np.arange(1))):
+        if count == 1 and self._learns(batch, mine(np.arange(1)), number):
             return
         bad, calls = [np.arange(count)], 0
         # The call of the whole batch has failed already, so the first tries are its halves.
@@ -89,22 +94,26 @@ class CulpritSearch:
                 continue
             for half in np.array_split(rows, 2):
                 calls += 1
-                if not self._learns(batch, mine(half)):
+                if not self._learns(batch, mine(half), number):
                     bad.append(half)
 
     def merged(self, first: CallResult) -> CallResult:
         """Return the block's scores, with those of the calls that the search made."""
-        results = [first, *self.results]
+        results, outputs = [first, *self.results], first.outputs.copy()
+        for number, rows, found in self.outputs:
+            outputs[number, rows] = found[: len(rows)]
         return CallResult(
             finite=np.concatenate([result.finite for result in results]),
             losses=np.concatenate([result.losses for result in results]),
             states=tuple(np.asarray(sum(group)) for group in zip(*(result.states for result in results), strict=True)),
+            outputs=outputs,
         )
 
-    def _learns(self, batch: Rows, rows: npt.NDArray[np.int64]) -> bool:
+    def _learns(self, batch: Rows, rows: npt.NDArray[np.int64], number: int) -> bool:
         result = self.call(only(batch, rows) if len(rows) else absent(self.spare()))
         if result.finite[0]:
             self.results.append(result)
+            self.outputs.append((number, rows, result.outputs[0]))
         return bool(result.finite[0])
 
 

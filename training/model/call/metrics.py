@@ -48,6 +48,7 @@ class _MeteredStep(threading.local):
         self.by_output: Mapping[str, Any] = {}
         self.muted = False
         self.skipped = False
+        self.given: Any = None
 
 
 class CompiledMetrics:
@@ -79,13 +80,17 @@ class CompiledMetrics:
         self._computing = ""
         self.separate = not scores_by_itself(model)
         """Whether a step can be run without them, as Keras' own step updates compiled metrics after all else."""
-        if self.separate:
-            # A layer's or a step's own metrics could be learnt from; nothing reads what this one returns but the logs.
+        if type(model).compute_metrics is keras.Model.compute_metrics:
             compute_metrics = model.compute_metrics
 
             @as_is
-            def computed(*args: Any, **kwargs: Any) -> Any:
-                return {} if self._step.skipped else compute_metrics(*args, **kwargs)
+            def computed(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+                # A layer's or a step's own metrics could be learnt from; nothing reads what these return but the logs.
+                if self.separate and self._step.skipped:
+                    return {}
+                if not self._step.muted:
+                    self._step.given = y_pred
+                return compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
             model.compute_metrics = computed
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
@@ -118,7 +123,12 @@ class CompiledMetrics:
         `by_output` says it for the outputs whose label a row may lack.
         """
         self._step.present, self._step.by_output = present, by_output
-        self._step.muted, self._step.skipped = False, False
+        self._step.muted, self._step.skipped, self._step.given = False, False, None
+
+    @property
+    def given(self) -> Any:
+        """What the model's metrics were given to score in this step; None if its own code scores."""
+        return self._step.given
 
     def mute(self) -> None:
         """Stop counting for the rest of this step, because the scores were counted already."""
