@@ -1,5 +1,6 @@
 """What watches the calls of a trainer, as the settings ask for it."""
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -8,16 +9,22 @@ from millrace.app.service.model_setup import live_metrics_of
 from millrace.app.settings.root import Settings
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.model.learner import Learner
+from millrace.training.telemetry.calibration.calibration import Calibration
 from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+from millrace.training.trainer.metric_guesses import plan_of
 
 
 def watchers_of(
     learner: Learner, settings: Settings, opened: ExitStack, report: ReportEvent, pause: Callable[[str], object]
 ) -> tuple[Watcher, ...]:
     """Return all watchers; those that read from Kafka are closed with `opened`. Raises ModelError."""
-    return (*detectors_of(learner, settings, report, pause), *_arrivals_of(learner, settings, opened))
+    return (
+        *detectors_of(learner, settings, report, pause),
+        *_arrivals_of(learner, settings, opened),
+        calibration_of(learner, settings),
+    )
 
 
 def detectors_of(
@@ -35,6 +42,12 @@ def detectors_of(
         return ()
     results = learner.call.metrics.results_or_nan
     return (Detectors(places, results, report, pause if training.pause_on_mark else None),)
+
+
+def calibration_of(learner: Learner, settings: Settings) -> Calibration:
+    """Return what counts whether the answers are true."""
+    plan = plan_of(learner.model, learner.call.metrics)
+    return Calibration(plan, settings.training.live_metrics.window, time.monotonic)
 
 
 def _arrivals_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:

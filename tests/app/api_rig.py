@@ -54,6 +54,7 @@ from millrace.training.telemetry.baseline import (
     binary_accuracy,
     binary_crossentropy,
 )
+from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
 from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums, Watched
 from millrace.training.telemetry.no_change import RepeatedScore, mean_of, same
@@ -142,6 +143,10 @@ class Rig:
             plan=PLAN,
             clock=time.monotonic,
             watch=Watched("accuracy", higher_is_better=True),
+        )
+        bins = tuple(CalibrationBin(1000, at / 20, at / 20 + 0.01) for at in range(10))
+        self.calibration: CalibrationFigures | None = CalibrationFigures(
+            answers=10_000, error=0.01, cumulative_error=0.02, bins=bins, predicted={"1": 0.225}, observed={"1": 0.235}
         )
         self.last: Manifest | None = None
         self.save_error: str | None = None
@@ -264,6 +269,7 @@ class Rig:
                 "windows": WindowFigures(keys=812, bytes=409_248, evicted={"full": 3}),
                 "scaled": {"price": ScaledFigures(mean=1834.5, deviation=312.25)},
                 "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
+                **({} if self.calibration is None else {"calibration": self.calibration}),
             },
         )
         self.service.board.post(posting, 0.0)

@@ -5,7 +5,7 @@ The topic is the log: every run, and every incarnation of a run, reads the same 
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,6 +242,7 @@ class RigOptions:
     pause_on_mark: bool = False
     golden: GoldenRecords | None = None
     arrivals: ArrivalReader | None = None
+    watchers: Callable[[Learner], Sequence[Watcher]] = lambda _learner: ()
 
 
 class Run:
@@ -270,6 +271,7 @@ class Run:
         if options.detectors:
             pause = self._pause if options.pause_on_mark else None
             self.watchers.append(Detectors(options.detectors, results, self.events.report, pause))
+        self.watchers += options.watchers(self.learner)
         self.saving = Saving(
             self.store,
             CheckpointWriter(self.store),

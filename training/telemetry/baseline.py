@@ -53,6 +53,8 @@ class BaselinePlan:
     """Whether a guess needs the quantiles of the labels."""
     repeats: Sequence[RepeatedScore] = ()
     """Which scores are also guessed by repeating the label of before."""
+    logits: bool = False
+    """Whether the loss takes the model's answers for logits, not for probabilities."""
 
     def guessed(self, plain: LabelSums, weighted: LabelSums) -> dict[str, float]:
         """Return the guesses' scores by name; without those that the rows, or the labels, have none for."""

@@ -125,6 +125,7 @@ def plan_of(model: Any, metrics: CompiledMetrics) -> BaselinePlan:
             scores.append((GuessedScore(shown, guess, kind, weighted=at.metric in metrics.weighted), quantiles))
     return BaselinePlan(
         labels=labels if scores else Labels.NONE,
+        logits=bool(options.get("from_logits")),
         scores=tuple(score for score, _ in scores),
         quantiles=any(takes for _, takes in scores),
         repeats=tuple(_repeats([score for score, _ in scores], _repeat_of(name, options), metrics)),

@@ -28,6 +28,7 @@ from millrace.training.model.learner import Learner
 from millrace.training.recovery.crash_guard import leave_no_record
 from millrace.training.recovery.step_errors import BlockRaised, StepErrorOptions
 from millrace.training.stream import BlockStream
+from millrace.training.telemetry.calibration.calibration import NAME as CALIBRATION
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
@@ -129,7 +130,8 @@ class Relearning:
         }
         # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
         # What became of labels hangs on how far ahead they had been read, and predictions on when records arrived.
-        others = {DETECTORS, LABELS, ARRIVALS}
+        # A calibration is counted by the run alone, as it takes no part in what is learnt.
+        others = {DETECTORS, LABELS, ARRIVALS, CALIBRATION}
         files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in others}
         expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.

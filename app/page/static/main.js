@@ -11,6 +11,7 @@ import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
 import { SPANS } from "./scale.js";
+import { truth } from "./truth.js";
 import * as words from "./words.js";
 
 const SILENT_AFTER_S = 3.5;
@@ -148,6 +149,7 @@ function showAges() {
   const since = newest ? newest.age_s + Math.max(0, now() - latest.at) : 0;
   say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : follows(latest.status) ? "the chief has the checkpoints" : "no checkpoint yet");
   exports(latest.status.exports, versions ?? [], now());
+  truth(latest.status.training?.calibration);
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }

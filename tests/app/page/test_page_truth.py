@@ -1,0 +1,88 @@
+"""How true the answers are, on the page in a real browser."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
+from tests.app.api_rig import Rig, serving
+from tests.browsing import SOON_MS, chromium, grave
+
+BINS = (CalibrationBin(100, 0.75, 0.5),)
+QUANTILES = ("p05", "p25", "p50", "p75", "p95")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+def opened(browser: Browser, rig: Rig, width: int, height: int) -> Iterator[tuple[Page, Locator]]:
+    """Open the page, and the dialog on it by a key."""
+    with serving(rig) as server:
+        page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
+        page.set_default_timeout(SOON_MS)
+        page.goto(f"http://127.0.0.1:{server.port}")
+        page.get_by_role("button", name="How true").press("Enter")
+        yield page, page.get_by_role("dialog", name="How true the answers are")
+
+
+def fits(page: Page, dialog: Locator) -> None:
+    box, size = dialog.bounding_box(), page.viewport_size
+    assert box is not None
+    assert size is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= size["width"]
+    assert box["y"] + box["height"] <= size["height"]
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert grave(page) == {}
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_probabilities_stand_beside_what_came_true(browser: Browser, rig: Rig, width: int, height: int) -> None:
+    for page, dialog in opened(browser, rig, width, height):
+        expect(dialog.locator("#truth-says")).to_have_text(
+            "Over the last 10,000 answers their probabilities are 1.000 points off what came true, as a mean; 2.000 "
+            "since the beginning. 22.5 % was predicted, 23.5 % came true."
+        )
+        rows = dialog.locator("tbody tr")
+        expect(rows).to_have_count(10)
+        expect(rows.nth(9).locator("td")).to_have_text(["45 %", "46 %", "1,000"])
+        expect(dialog.locator("svg circle")).to_have_count(10)
+        fits(page, dialog)
+
+
+def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Browser, rig: Rig) -> None:
+    rig.calibration = CalibrationFigures(
+        answers=100,
+        error=0.25,
+        cumulative_error=0.25,
+        bins=BINS,
+        predicted={"0": 0.5, "1": 0.5},
+        observed={"0": 0.6, "1": 0.4},
+        confusion={"0": {"0": 48, "1": 12}, "1": {"0": 2, "1": 38}},
+    )
+    rig.post()
+    for page, dialog in opened(browser, rig, 390, 844):
+        table = dialog.locator("table.confusion")
+        expect(table.locator("tbody tr").nth(0).locator("td")).to_have_text(["48", "12"])
+        expect(table.locator("tbody th")).to_have_text(["0", "1"])
+        fits(page, dialog)
+        of = {name: float(at) for at, name in enumerate(QUANTILES)}
+        rig.calibration = CalibrationFigures(answers=100, predicted=of, observed=of, residuals=of)
+        rig.post()
+        expect(dialog.locator("tbody tr")).to_have_count(5, timeout=SOON_MS)
+        expect(dialog.locator("tbody tr").nth(4).locator("td")).to_have_text(["4.000"] * 3)
+        fits(page, dialog)
+
+
+def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) -> None:
+    rig.calibration = None
+    rig.post()
+    with serving(rig) as server:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}")
+        expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
+        expect(page.locator("#how-true")).to_be_hidden()

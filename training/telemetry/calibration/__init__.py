@@ -1,0 +1,1 @@
+"""Whether the answers are true: calibration of probabilities, confusion of classes, quantiles of residuals."""

@@ -1,0 +1,206 @@
+"""Tallies: counts and sums over learnt rows and the model's answers to them, for all rows or by groups of them.
+
+Tallies are added up, over calls and over groups, so that those over a window and since checkpoint 0 are exact whatever
+was restored meanwhile. Probabilities are counted in bins that are even in the log-odds, so that rare events are told
+apart as well; an area under the ROC curve is that of the answers rounded to these bins. Numbers are counted in bins of
+4 % of their value. Nothing is weighted: each record counts once.
+
+`WindowedTallies` is used on the trainer's thread; all else is pure.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import Floats, Labels
+from millrace.training.telemetry.watcher import Call, target_of
+
+ODDS_BINS = 512
+_ODDS = 8.0
+"""The bins reach from minus this to this log-odds: from a probability of 0.03 % to one of 99.97 %."""
+_LEAST, _MOST, _GROWTH = 1e-9, 1e12, 1.04
+_STEPS = int(np.ceil(np.log(_MOST / _LEAST) / np.log(_GROWTH)))
+NUMBER_BINS = 2 * _STEPS + 1
+_SURE = 1e-7
+"""Keras takes no probability for nearer to 0 or 1 in a log loss."""
+_WINDOW_PARTS = 20
+RECORDS, RIGHT, LOSS, SQUARED_LOSS, PROBABILITY = "records", "right", "loss", "squared_loss", "probability"
+BINNED, CONFUSION = "binned", "confusion"
+ERROR, ABSOLUTE, SQUARED = "error", "absolute_error", "squared_error"
+RESIDUALS, ANSWERS, LABELS = "residuals", "answers", "labels"
+Whole = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.bool_]
+Values = npt.NDArray[np.float32]
+
+
+class Answered(NamedTuple):
+    """Learnt rows of a call, with the answers that were scored."""
+
+    labels: npt.NDArray[Any]
+    """A row and a column for each, or the number of a class for each row."""
+    answers: Values
+    """Probabilities, if the labels are 0 or 1 or classes; numbers otherwise."""
+    partitions: Whole
+    offsets: Whole
+
+
+def answered(call: Call, plan: BaselinePlan) -> Iterator[Answered]:
+    """Yield the learnt rows whose labels are of the plan's kind, piece by piece; without those that give no number."""
+    if plan.labels is Labels.NONE:
+        return
+    for (rows, learnt), outputs in zip(call.rows, call.outputs, strict=False):
+        target, columns = target_of(rows), outputs.shape[-1]
+        if target is None or not columns:
+            continue
+        answers, labels = outputs[learnt], target.numpy()[learnt]
+        labels = labels.reshape(len(labels), -1)
+        if labels.shape[1] != (1 if plan.labels is Labels.CLASSES else columns):
+            continue
+        good = np.isfinite(answers).all(axis=1)
+        if plan.labels in {Labels.CLASSES, Labels.ONE_HOT}:
+            labels = labels[:, 0].astype(np.int64) if plan.labels is Labels.CLASSES else labels.argmax(axis=1)
+            good &= (labels >= 0) & (labels < columns)
+        else:
+            good &= np.isfinite(labels).all(axis=1)
+        partitions, offsets = (column.numpy()[learnt].astype(np.int64) for column in (rows.partitions, rows.offsets))
+        found = Answered(labels, answers, partitions, offsets)
+        found = found if good.all() else Answered(*(column[good] for column in found))
+        yield found._replace(answers=_probabilities(found.answers, plan)) if plan.logits else found
+
+
+def _probabilities(logits: Values, plan: BaselinePlan) -> Values:
+    if plan.labels is Labels.BINARY:
+        return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))), np.float32)
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
+
+
+class Column(NamedTuple):
+    """One number of each answer, to be counted or added up by cell."""
+
+    name: str
+    size: int = 1
+    """How many cells there are."""
+    cells: Whole | None = None
+    """The cell of each; None for one cell."""
+    values: npt.NDArray[Any] | None = None
+    """What is added up there; None counts."""
+
+
+Tallies = dict[str, Floats]
+"""By the name of the column: what is in each cell."""
+
+
+def tallies(columns: Sequence[Column], groups: Whole, count: int) -> list[Tallies]:
+    """Return the tallies of each of some groups; `groups` is that of each answer."""
+    found: list[Tallies] = [{} for _ in range(count)]
+    for name, size, cells, values in columns:
+        at = groups if cells is None else cells if count == 1 else groups * size + cells
+        sums = np.bincount(at, values, count * size).astype(np.float64)
+        for group, one in enumerate(found):
+            one[name] = sums[group * size : (group + 1) * size]
+    return found
+
+
+def columns_of(rows: Answered, kind: Labels, *, in_full: bool) -> list[Column]:
+    """Return what is counted of answers, a row after another; `in_full` counts also what a calibration is made of."""
+    if kind is Labels.NUMBERS:
+        answers, labels = rows.answers.ravel().astype(np.float64), rows.labels.ravel().astype(np.float64)
+        errors = answers - labels
+        sums = [Column(ABSOLUTE, values=np.abs(errors)), Column(SQUARED, values=errors * errors)]
+        counted = {RESIDUALS: errors, ANSWERS: answers, LABELS: labels} if in_full else {}
+        binned = [Column(name, NUMBER_BINS, _number_bins(each)) for name, each in counted.items()]
+        return [Column(RECORDS), Column(ERROR, values=errors), *sums, *binned]
+    if kind is Labels.BINARY:
+        p, right = rows.answers.ravel(), rows.labels.ravel() > 0.5
+        bins, losses = _odds_bins(p, right)
+        found = [Column(BINNED, 2 * ODDS_BINS, right * ODDS_BINS + bins)]
+    else:
+        at, answer, classes = np.arange(len(rows.labels)), rows.answers.argmax(axis=1), rows.answers.shape[1]
+        p, right = rows.answers[at, answer], answer == rows.labels
+        losses = -np.log(np.clip(rows.answers[at, rows.labels], _SURE, 1.0))
+        bins, found = np.zeros(0, np.int64), [Column(RECORDS), Column(RIGHT, values=right)]
+        if in_full:
+            bins, _ = _odds_bins(p, right)
+            found += [
+                Column(BINNED, 2 * ODDS_BINS, right * ODDS_BINS + bins),
+                Column(CONFUSION, classes * classes, rows.labels * classes + answer),
+            ]
+    found += [Column(LOSS, values=losses), Column(SQUARED_LOSS, values=losses * losses)]
+    return [*found, Column(PROBABILITY, ODDS_BINS, bins, p) if in_full else Column(PROBABILITY, values=p)]
+
+
+def _odds_bins(p: Values, right: Bits) -> tuple[Whole, Values]:
+    """Return the bin of each probability, and the log loss of an event that came or not."""
+    p = np.clip(p, _SURE, 1 - _SURE)
+    for_it, against = np.log(p), np.log(1 - p)
+    bins = np.ceil((for_it - against + _ODDS) * (ODDS_BINS / 2 / _ODDS)).astype(np.int64) - 1
+    # Rounding must not change what is answered.
+    half = ODDS_BINS // 2
+    bins = np.where(p > 0.5, np.clip(bins, half, ODDS_BINS - 1), np.clip(bins, 0, half - 1))
+    return bins, -np.where(right, for_it, against)
+
+
+def _number_bins(values: Floats) -> Whole:
+    """Return the bin of each number, in ascending order of the numbers."""
+    far = np.log(np.clip(np.abs(values), _LEAST, _MOST) / _LEAST) / np.log(_GROWTH)
+    steps = np.minimum(np.ceil(far), _STEPS).astype(np.int64)
+    return _STEPS + np.sign(values).astype(np.int64) * steps
+
+
+def number_of_bin(place: int) -> float:
+    """Return the number for which a bin stands."""
+    step = abs(place - _STEPS)
+    return 0.0 if not step else float(np.sign(place - _STEPS) * _LEAST * _GROWTH ** (step - 0.5))
+
+
+class WindowedTallies:
+    """The tallies of groups, over a window and since checkpoint 0."""
+
+    def __init__(self, window_s: float, clock: Callable[[], float]) -> None:
+        self._part_s, self._window_s, self._clock = window_s / _WINDOW_PARTS, window_s, clock
+        self._parts: deque[tuple[float, dict[str, Tallies]]] = deque()
+        self.total: dict[str, Tallies] = {}
+        """By the name of the group."""
+
+    def add(self, found: Mapping[str, Tallies]) -> None:
+        """Add what one call has given."""
+        began = self._clock() // self._part_s * self._part_s
+        if not self._parts or self._parts[-1][0] != began:
+            self._parts.append((began, {}))
+        while self._parts[0][0] < began - self._window_s:
+            self._parts.popleft()
+        _add(self._parts[-1][1], found)
+        _add(self.total, found)
+
+    def window(self) -> dict[str, Tallies]:
+        """Return the tallies of the window, which ends with what was added last."""
+        found: dict[str, Tallies] = {}
+        for _, part in self._parts:
+            _add(found, part)
+        return found
+
+    def arrays(self) -> dict[str, Floats]:
+        """Return the tallies since checkpoint 0, for a checkpoint; the window belongs to this process only."""
+        return {f"{group}/{name}": one.copy() for group, each in self.total.items() for name, one in each.items()}
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take back what `arrays` has returned; the window must not mix two histories."""
+        self.total = {}
+        for name, one in arrays.items():
+            group, _, column = name.rpartition("/")
+            self.total.setdefault(group, {})[column] = np.array(one, np.float64)
+        self._parts.clear()
+
+
+def _add(to: dict[str, Tallies], found: Mapping[str, Tallies]) -> None:
+    for group, each in found.items():
+        mine = to.setdefault(group, {})
+        for name, one in each.items():
+            # Another shape is that of a model with other outputs, which begins anew.
+            same = name in mine and mine[name].shape == one.shape
+            mine[name] = mine[name] + one if same else one
