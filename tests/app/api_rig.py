@@ -54,7 +54,7 @@ from millrace.training.telemetry.baseline import (
     binary_accuracy,
     binary_crossentropy,
 )
-from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
+from millrace.training.telemetry.calibration.figures import CalibrationFigures
 from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums, Watched
 from millrace.training.telemetry.no_change import RepeatedScore, mean_of, same
@@ -144,10 +144,7 @@ class Rig:
             clock=time.monotonic,
             watch=Watched("accuracy", higher_is_better=True),
         )
-        bins = tuple(CalibrationBin(1000, at / 20, at / 20 + 0.01) for at in range(10))
-        self.calibration: CalibrationFigures | None = CalibrationFigures(
-            answers=10_000, error=0.01, cumulative_error=0.02, bins=bins, predicted={"1": 0.225}, observed={"1": 0.235}
-        )
+        self.calibration: CalibrationFigures | None = None
         self.last: Manifest | None = None
         self.save_error: str | None = None
         self.learnt_to_ms: int | None = None

@@ -149,7 +149,7 @@ def _number_bins(values: Floats) -> Whole:
     """Return the bin of each number, in ascending order of the numbers."""
     far = np.log(np.clip(np.abs(values), _LEAST, _MOST) / _LEAST) / np.log(_GROWTH)
     steps = np.minimum(np.ceil(far), _STEPS).astype(np.int64)
-    return _STEPS + np.sign(values).astype(np.int64) * steps
+    return np.asarray(_STEPS + np.sign(values).astype(np.int64) * steps)
 
 
 def number_of_bin(place: int) -> float:

@@ -99,6 +99,7 @@ SERIES: Mapping[str, str] = {
 """By where a number stands in an answer. What stands there by name is told by that label, or added up."""
 WITHOUT: Mapping[str, str] = {
     **{f"status.{place}": one.why for place, one in places() if isinstance(one, NoMetric)},
+    "status.training.calibration.confusion.*.*": "would be as many as the square of the classes",
     "status.stream.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
     "throughput.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
     "lag.partitions.*.readable_end": "is there while a transaction is open; millrace_problem shows one that stays open",

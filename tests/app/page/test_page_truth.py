@@ -10,6 +10,7 @@ from tests.app.api_rig import Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 
 BINS = (CalibrationBin(100, 0.75, 0.5),)
+TEN = tuple(CalibrationBin(1000, at / 20, at / 20 + 0.01) for at in range(10))
 QUANTILES = ("p05", "p25", "p50", "p75", "p95")
 
 
@@ -42,6 +43,10 @@ def fits(page: Page, dialog: Locator) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_probabilities_stand_beside_what_came_true(browser: Browser, rig: Rig, width: int, height: int) -> None:
+    rig.calibration = CalibrationFigures(
+        answers=10_000, error=0.01, cumulative_error=0.02, bins=TEN, predicted={"1": 0.225}, observed={"1": 0.235}
+    )
+    rig.post()
     for page, dialog in opened(browser, rig, width, height):
         expect(dialog.locator("#truth-says")).to_have_text(
             "Over the last 10,000 answers their probabilities are 1.000 points off what came true, as a mean; 2.000 "
@@ -79,7 +84,6 @@ def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Br
 
 
 def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) -> None:
-    rig.calibration = None
     rig.post()
     with serving(rig) as server:
         page = browser.new_page()

@@ -50,7 +50,9 @@ class CalibrationFigures(PartFigures):
         gauge("calibration_predicted", "Bad: far from millrace_calibration_observed.", "of"),
     ] = None
     """How the answers are distributed: the mean probability (`1`), the share of each class, or quantiles of numbers."""
-    observed: Annotated[Mapping[str, float] | None, gauge("calibration_observed", "", "of")] = None
+    observed: Annotated[
+        Mapping[str, float] | None, gauge("calibration_observed", "Bad: far from what it has been.", "of")
+    ] = None
     """How the labels of the same records are distributed."""
     confusion: Mapping[str, Mapping[str, int]] | None = None
     """How many records of each class were answered with which; the most frequent classes, and `other`."""

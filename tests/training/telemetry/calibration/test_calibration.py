@@ -54,8 +54,8 @@ def test_the_bins_hold_every_answer_once_and_tell_rare_events_apart() -> None:
         assert (one.predicted, one.observed) == pytest.approx((p[mine].mean(), y[mine].mean()), abs=1e-4)
     expected = sum(one.records * abs(one.predicted - one.observed) for one in found.bins) / len(p)
     assert found.error == pytest.approx(expected, abs=1e-9)
-    assert found.predicted == {"1": pytest.approx(p.mean(), rel=1e-5)}
-    assert found.observed == {"1": pytest.approx(y.mean(), rel=1e-9)}
+    assert found.predicted == pytest.approx({"1": p.mean()}, rel=1e-5)
+    assert found.observed == pytest.approx({"1": y.mean()}, rel=1e-9)
 
 
 def test_rare_classes_are_together_in_the_table_and_none_is_lost() -> None:
@@ -141,7 +141,8 @@ def test_the_window_forgets_and_the_sums_since_the_beginning_do_not() -> None:
     with_answers(calibration, [0.9] * 10, 0.0)
     found = calibration.figures()
     assert found is not None
-    assert (found.answers, found.observed, found.error) == (10, {"1": 0.0}, pytest.approx(0.9))
+    assert (found.answers, found.observed) == (10, {"1": 0.0})
+    assert found.error == pytest.approx(0.9)
     assert found.cumulative_error == pytest.approx(abs(0.9 - 0.75))
     again = Calibration(BaselinePlan(labels=Labels.BINARY), WINDOW_S, clock)
     again.restore(calibration.snapshot())
@@ -149,10 +150,19 @@ def test_the_window_forgets_and_the_sums_since_the_beginning_do_not() -> None:
     with_answers(again, [0.9] * 40, 1.0)
     found = again.figures()
     assert found is not None
-    assert (found.answers, found.cumulative_error) == (40, pytest.approx(abs(0.9 - 70 / 80)))
+    assert found.answers == 40
+    assert found.cumulative_error == pytest.approx(abs(0.9 - 70 / 80))
     other = Calibration(BaselinePlan(labels=Labels.NUMBERS), WINDOW_S, clock)
     other.restore(calibration.snapshot())
     assert other.snapshot().arrays == {}, "a label of another kind begins anew"
+
+
+def test_an_answer_that_is_no_number_is_not_counted() -> None:
+    calibration = Calibration(BaselinePlan(labels=Labels.BINARY), WINDOW_S, Clock())
+    with_answers(calibration, [0.5, np.nan, 0.5], 1.0)
+    found = calibration.figures()
+    assert found is not None
+    assert (found.answers, found.error) == (2, 0.5)
 
 
 def with_answers(calibration: Calibration, answers: list[float], label: float) -> None:
