@@ -158,9 +158,10 @@ fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff format .
 
 lock: $(READY) ## Resolve the requirements anew, with hashes
-	$(COMPILE) --extra local --extra onnx --group dev -o requirements/dev.lock
+	$(COMPILE) --extra local --extra onnx --extra msk --group dev -o requirements/dev.lock
 	$(COMPILE) -o requirements/run.lock
 	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
+	$(COMPILE) --extra msk --extra kerberos -c requirements/run.lock -o requirements/logins.lock
 
 .PHONY: sbom licences
 sbom: $(READY) ## What runs, as a bill of materials: build/sbom.json (CycloneDX), from requirements/run.lock

@@ -26,7 +26,7 @@ PATIENCE_S = 0.5
 """How long a renewal is waited for while the token at hand is still valid: a caller stalls no longer."""
 TIMEOUT_S = 10.0
 _RENEW_AT = 0.7
-"""Of a token's lifetime. Connections end between 0.8 and 0.9 of it, and the next ones begin with a new token."""
+"""Of a token's lifetime. Connections end between 0.75 and 0.85 of it, and the next ones begin with a new token."""
 _UNKNOWN_LIFETIME_S = 300.0
 _RETRY_S = 5.0
 """A renewal that failed is not tried again for this long while the token at hand is valid."""

@@ -1,12 +1,14 @@
 """How to get in: the `kafka` settings as the source's options, secrets and certificates read from their files."""
 
+from importlib.util import find_spec
 from typing import Any
 
 from millrace.app.settings.certificates import client_context
 from millrace.app.settings.root import Settings
 from millrace.app.settings.secret_files import read_secret
 from millrace.app.settings.sections.kafka import KafkaSettings
-from millrace.app.settings.sections.oauth import to_tokens
+from millrace.app.settings.sections.oauth import KafkaOAuthSettings, to_tokens
+from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.replaying import NO_HISTORY, History
 
@@ -19,12 +21,13 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         security["sasl_mechanism"] = kafka.sasl_mechanism
         security["sasl_plain_username"] = kafka.sasl_username
         security["sasl_plain_password"] = password.get_secret_value()
-    if kafka.oauth is not None:
-        from millrace.consumers.kafka.oauth import TokenLogin  # noqa: PLC0415 - loads aiokafka, which a config alone does not need
-
-        security["sasl_mechanism"] = kafka.sasl_mechanism
-        tokens = to_tokens(kafka.oauth, "kafka.oauth")
-        security["sasl_oauth_token_provider"] = TokenLogin(tokens, kafka.oauth.extensions)
+    if kafka.oauth is not None or kafka.aws_region is not None:
+        security["sasl_mechanism"] = "OAUTHBEARER"  # AWS_MSK_IAM is that with tokens of AWS's own
+        security["sasl_oauth_token_provider"] = _token_login(kafka.oauth, kafka.aws_region or "")
+    if kafka.sasl_mechanism == "GSSAPI":
+        if find_spec("gssapi") is None:
+            raise ConfigError("kafka.sasl_mechanism GSSAPI needs Kerberos' library: pip install 'millrace[kerberos]'")
+        security |= {"sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": kafka.sasl_kerberos_service_name}
     if kafka.security_protocol.endswith("SSL"):
         context = client_context(
             "kafka.ssl_",
@@ -47,6 +50,14 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         fetch_bytes=kafka.fetch_bytes,
         metadata_max_age_ms=round(kafka.metadata_max_age * 1000),
     )
+
+
+def _token_login(oauth: KafkaOAuthSettings | None, region: str) -> Any:
+    from millrace.consumers.kafka.oauth import TokenLogin, msk_tokens  # noqa: PLC0415 - loads aiokafka
+
+    if oauth is None:
+        return TokenLogin(msk_tokens(region))
+    return TokenLogin(to_tokens(oauth, "kafka.oauth"), oauth.extensions)
 
 
 def kafka_history(settings: Settings) -> History:

@@ -38,9 +38,14 @@ def why_unread(error: OSError) -> str:
     return (error.strerror or "it cannot be opened").lower()
 
 
+def names_secret(name: str) -> bool:
+    """Return whether what bears this name is a secret."""
+    return bool(_SECRET.search(name))
+
+
 def masked(values: Any, name: str = "") -> Any:
     """Return a copy in which every value is masked whose key, or a key above it, names a secret."""
-    if _SECRET.search(name) and values is not None:
+    if names_secret(name) and values is not None:
         return MASK
     if isinstance(values, Mapping):
         return {key: masked(value, str(key)) for key, value in values.items()}

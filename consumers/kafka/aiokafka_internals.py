@@ -23,10 +23,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, client, conn, partition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer import fetcher
-from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.errors import AuthenticationFailedError, CorruptRecordException, KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 from aiokafka.record.memory_records import MemoryRecords
 
+from millrace.consumers.errors import text_of
 from millrace.consumers.kafka.chunking import FetchedColumns
 from millrace.consumers.records import Headers, Int64s
 
@@ -172,7 +173,7 @@ async def close_producer(producer: AIOKafkaProducer) -> None:
 # its connection; the request would fail, with an error in the log. So each connection of ours ends itself between two
 # requests, well before the broker does, and the client opens a new one for the next request.
 
-_ENDS_AT = (0.8, 0.9)
+_ENDS_AT = (0.75, 0.85)
 """Of the time that a login holds; at random, so that not all connections are renewed at once."""
 
 
@@ -181,6 +182,17 @@ class EndingConnection(AIOKafkaConnection):  # type: ignore[misc]  # to mypy aio
 
     due = False
     """Whether it is time."""
+
+    async def _do_sasl_handshake(self) -> None:
+        try:
+            await super()._do_sasl_handshake()
+        except (KafkaError, OSError, TimeoutError):
+            raise
+        except Exception as error:
+            # Kerberos' library has errors of its own, as does SCRAM for a broker that answers otherwise. They would end
+            # aiokafka's tasks.
+            self.close()
+            raise AuthenticationFailedError(text_of(error)) from error
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
         answer = super().send(request, expect_response)

@@ -24,7 +24,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError, text_of
 from millrace.consumers.kafka.aiokafka_internals import wait_until_closed
 from millrace.consumers.kafka.options import KafkaOptions
 
@@ -129,13 +129,7 @@ class _BrokerCheck:
                 # A broker that asks for a login answers what it supports, and closes at the first other request.
                 await connection.send(MetadataRequest([], allow_auto_topic_creation=False))
         except _REFUSED as error:
-            if (login := self._settings.get("sasl_oauth_token_provider")) is not None:
-                refused: str = login.refused()
-                return refused
-            return (
-                f"refuses the login of {self._settings.get('sasl_plain_username')} ({type(error).__name__}): check "
-                "kafka.sasl_username, kafka.sasl_mechanism and the password in kafka.sasl_password_file"
-            )
+            return self._refusal(error)
         except UnsupportedSaslMechanismError:
             known, wanted = await self._offered(), self._settings.get("sasl_mechanism")
             return f"does not know kafka.sasl_mechanism {wanted}: set it to {known or 'another'}"
@@ -147,6 +141,17 @@ class _BrokerCheck:
                 raise why from None
             return fault
         return None
+
+    def _refusal(self, error: KafkaError) -> str:
+        """Return what to say of a login that is refused."""
+        if (login := self._settings.get("sasl_oauth_token_provider")) is not None:
+            return str(login.refused())
+        if self._settings["sasl_mechanism"] == "GSSAPI":
+            return f"refuses the login by Kerberos ({text_of(error)}): check the ticket (klist) or the keytab"
+        return (
+            f"refuses the login of {self._settings.get('sasl_plain_username')} ({type(error).__name__}): check "
+            "kafka.sasl_username, kafka.sasl_mechanism and the password in kafka.sasl_password_file"
+        )
 
     async def _fault_of(self, error: BaseException) -> str | None:
         """Return what an error says of a certificate or the protocol; None where the broker may just be away."""

@@ -1,14 +1,15 @@
 """A source of tokens as aiokafka asks for it, at each connection, and a refused token in words."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from millrace.consumers.bearer_tokens import PATIENCE_S, TokenSource, moment
-from millrace.consumers.errors import MillraceError
+from millrace.consumers.bearer_tokens import PATIENCE_S, Token, TokenSource, moment, to_token
+from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.aiokafka_internals import take_error
 
 
@@ -64,3 +65,23 @@ class TokenLogin(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no
     @property
     def _claims(self) -> Mapping[str, Any]:
         return {} if self._source.held is None else self._source.held.claims
+
+
+def msk_tokens(region: str) -> TokenSource:
+    """Return the source of tokens for Amazon MSK: AWS's signer makes them, by the credentials of its usual chain."""
+    place = "kafka.sasl_mechanism AWS_MSK_IAM"
+    try:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(f"{place} needs AWS's signer: pip install 'millrace[msk]'") from None
+
+    def get() -> Token:
+        try:
+            text, ends_ms = MSKAuthTokenProvider.generate_auth_token(region)
+        except (AttributeError, ValueError):  # as the signer does without any
+            raise ConfigError(
+                f"{place}: there are no AWS credentials; give this process a role, or a profile"
+            ) from None
+        return to_token(text, place, ends_ms / 1000 - time.time())
+
+    return TokenSource(get, place)

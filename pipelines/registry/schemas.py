@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from millrace.consumers.durable_files import replace_durably
-from millrace.consumers.errors import NotYetError
+from millrace.consumers.errors import MillraceError, NotYetError
 from millrace.pipelines.formats.shared.protocol import FieldFit, SchemaFit
 from millrace.pipelines.schema import RegisteredSchema
 
@@ -50,8 +50,10 @@ class RegistryOptions:
 
     urls: tuple[str, ...]
     """Of one registry; the first that answers counts."""
-    authorization: str | None = field(default=None, repr=False)
-    """The header of that name; a secret."""
+    authorization: Callable[[], str] | None = field(default=None, repr=False)
+    """Gives the header of that name, a secret; asked before each request. Raises MillraceError."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What else is sent with each request."""
     context: ssl.SSLContext | None = None
     """For https."""
     cache: Path | None = None
@@ -134,9 +136,12 @@ class RegistryClient:
             if parts.scheme == "https"
             else http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
         )
-        headers = {"Accept": _ACCEPT}
+        headers = {"Accept": _ACCEPT, **self._options.headers}
         if self._options.authorization is not None:
-            headers["Authorization"] = self._options.authorization
+            try:
+                headers["Authorization"] = self._options.authorization()
+            except MillraceError as error:
+                raise RegistryAwayError(str(error)) from None
         try:
             connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
             response = connection.getresponse()

@@ -14,8 +14,9 @@ from millrace.consumers.units import Duration, Size
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@,]+):(\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_NEEDED = {"OAUTHBEARER": ("oauth",)}
+_NEEDED: Mapping[str, tuple[str, ...]] = {"OAUTHBEARER": ("oauth",), "AWS_MSK_IAM": ("aws_region",), "GSSAPI": ()}
 """What a mechanism needs instead of a user and a password."""
+_LOGINS = ("sasl_username", "sasl_password_file", "oauth", "aws_region")
 _START_WAYS = "write earliest, latest, committed, an age as in -7d, a time as in 2026-11-21T03:00:00Z, or offsets"
 
 
@@ -52,6 +53,7 @@ def _weight(value: object) -> object:
     return value
 
 
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"]
 Server = Annotated[str, AfterValidator(_server)]
 Topic = Annotated[str, AfterValidator(_topic)]
 Weight = Annotated[float, BeforeValidator(_weight), Field(gt=0, le=1e6)]
@@ -130,8 +132,10 @@ class KafkaSettings(Section):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="The protocol of the connection to the brokers."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
-        None, description="The mechanism of the login; needed with SASL_PLAINTEXT and SASL_SSL."
+    sasl_mechanism: Mechanism | None = Field(
+        None,
+        description="The mechanism of the login; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs "
+        "`pip install 'millrace[msk]'`, GSSAPI (Kerberos) `pip install 'millrace[kerberos]'`.",
     )
     sasl_username: str | None = Field(None, min_length=1, description="The user of the login.")
     sasl_password_file: ConfigPath | None = Field(
@@ -139,6 +143,12 @@ class KafkaSettings(Section):
     )
     oauth: KafkaOAuthSettings | None = Field(
         None, description="Where the tokens of sasl_mechanism OAUTHBEARER come from."
+    )
+    aws_region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")] | None = Field(
+        None, description="The region of the brokers, with sasl_mechanism AWS_MSK_IAM.", examples=["eu-central-1"]
+    )
+    sasl_kerberos_service_name: str = Field(
+        "kafka", min_length=1, description="The name of the brokers' service, with sasl_mechanism GSSAPI."
     )
     ssl_ca_file: ConfigPath | None = Field(
         None, description="Certificates (PEM) to trust instead of the system's, with SSL and SASL_SSL."
@@ -192,7 +202,7 @@ class KafkaSettings(Section):
     @model_validator(mode="after")
     def _log_in(self) -> Self:
         if not self.security_protocol.startswith("SASL_"):
-            for key in ("sasl_mechanism", "sasl_username", "sasl_password_file", "oauth"):
+            for key in ("sasl_mechanism", *_LOGINS):
                 if getattr(self, key) is not None:
                     raise SettingError(
                         key, f"this has no effect with security_protocol {self.security_protocol}; write SASL_SSL"
@@ -204,7 +214,7 @@ class KafkaSettings(Section):
         for key in needed:
             if getattr(self, key) is None:
                 raise SettingError("security_protocol", f"{self.security_protocol} also needs kafka.{key}")
-        for key in ("sasl_username", "sasl_password_file", "oauth"):
+        for key in _LOGINS:
             if key not in needed and getattr(self, key) is not None:
                 raise SettingError(key, f"this has no effect with sasl_mechanism {self.sasl_mechanism}; leave it out")
         return self

@@ -125,15 +125,15 @@ def to_tokens(oauth: OAuthSettings, place: str) -> TokenSource:
 def _shared(kind: type[OAuthSettings], written: str, place: str) -> TokenSource:
     oauth = kind.model_validate_json(written)
     if oauth.token_file is not None:
-        return from_file(_reader(f"{place}.token_file", oauth.token_file), f"{place}.token_file")
+        return from_file(reader(f"{place}.token_file", oauth.token_file), f"{place}.token_file")
     if oauth.token_command is not None:
         return from_command(oauth.token_command, f"{place}.token_command")
     secret, assertion = oauth.client_secret_file, oauth.client_assertion_file
     endpoint = Endpoint(
         url=str(oauth.token_endpoint),
         client_id=str(oauth.client_id),
-        secret=None if secret is None else _reader(f"{place}.client_secret_file", secret),
-        assertion=None if assertion is None else _reader(f"{place}.client_assertion_file", assertion),
+        secret=None if secret is None else reader(f"{place}.client_secret_file", secret),
+        assertion=None if assertion is None else reader(f"{place}.client_assertion_file", assertion),
         scope=oauth.scope,
         parameters=oauth.parameters,
         context=client_context(f"{place}.", oauth.ca_file, None, None, None)
@@ -143,7 +143,9 @@ def _shared(kind: type[OAuthSettings], written: str, place: str) -> TokenSource:
     return from_endpoint(endpoint, place)
 
 
-def _reader(key: str, path: Path) -> Callable[[], str]:
+def reader(key: str, path: Path) -> Callable[[], str]:
+    """Return what reads a secret's file, which may be replaced at any time; it raises ConfigError."""
+
     def read() -> str:
         secret = read_secret(key, path)
         assert secret is not None, "there is a path"

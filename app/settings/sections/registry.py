@@ -2,23 +2,36 @@
 
 import base64
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from millrace.app.settings.certificates import client_context
-from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.secret_files import names_secret
+from millrace.app.settings.sections.oauth import OAuthSettings, PlainText, reader, to_tokens
+from millrace.consumers.bearer_tokens import TokenSource, from_file
 from millrace.consumers.section import ConfigPath, Section, SettingError
 
 if TYPE_CHECKING:
     from millrace.pipelines.registry.schemas import RegistrySchemas
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OURS = {"accept", "authorization", "connection", "content-length", "cookie", "host", "transfer-encoding"}
 _URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 
 
 def _several(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _header(name: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise ValueError(f"{name!r} is no header's name")
+    if name.lower() in _OURS or names_secret(name):
+        raise ValueError(f"{name!r} is not set here; a login goes into username, token_file or oauth")
+    return name
 
 
 def _registry_url(value: str) -> str:
@@ -30,6 +43,7 @@ def _registry_url(value: str) -> str:
     return value.rstrip("/")
 
 
+HeaderName = Annotated[str, AfterValidator(_header)]
 RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
 
 
@@ -47,7 +61,15 @@ class RegistrySettings(Section):
     )
     username: str | None = Field(None, min_length=1, description="The user of the login (basic authentication).")
     password_file: ConfigPath | None = Field(None, description="File that holds the user's password.")
-    token_file: ConfigPath | None = Field(None, description="File that holds a bearer token, instead of a user.")
+    token_file: ConfigPath | None = Field(
+        None, description="File that holds a bearer token, instead of a user. It is read again at each request."
+    )
+    oauth: OAuthSettings | None = Field(None, description="Where bearer tokens come from, instead of a user.")
+    headers: dict[HeaderName, PlainText] = Field(
+        {},
+        description="What else is sent with each request, as some registries need. No secret.",
+        examples=[{"target-sr-cluster": "lsrc-123", "Confluent-Identity-Pool-Id": "pool-123"}],
+    )
     ca_file: ConfigPath | None = Field(
         None, description="Certificates (PEM) to trust instead of the system's, with https."
     )
@@ -76,8 +98,9 @@ class RegistrySettings(Section):
         if (self.username is None) != (self.password_file is None):
             missing = "username" if self.username is None else "password_file"
             raise SettingError("url", f"a user and a password go together; write {self.place}.{missing} too")
-        if self.username is not None and self.token_file is not None:
-            raise SettingError("token_file", "there is a user already; write one of the two")
+        ways = [name for name in ("username", "token_file", "oauth") if getattr(self, name) is not None]
+        if len(ways) > 1:
+            raise SettingError(ways[1], f"{ways[0]} is there already; write one of the two")
         return self
 
     @model_validator(mode="after")
@@ -114,6 +137,7 @@ def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
     options = RegistryOptions(
         urls=registry.url,
         authorization=_authorization(registry),
+        headers=registry.headers,
         context=context,
         cache=cache_of(registry),
         setting=registry.place,
@@ -143,12 +167,18 @@ def derived_cache(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _authorization(registry: RegistrySettings) -> str | None:
-    token = read_secret(f"{registry.place}.token_file", registry.token_file)
-    if token is not None:
-        return f"Bearer {token.get_secret_value()}"
-    password = read_secret(f"{registry.place}.password_file", registry.password_file)
-    if password is None:
-        return None
-    login = f"{registry.username}:{password.get_secret_value()}".encode()
-    return f"Basic {base64.b64encode(login).decode()}"
+def _authorization(registry: RegistrySettings) -> Callable[[], str] | None:
+    """Return what gives the header of that name; secrets are read again each time, and now, for what is missing."""
+    place = registry.place
+    if registry.password_file is not None:
+        read = reader(f"{place}.password_file", registry.password_file)
+        read()
+        return lambda: f"Basic {base64.b64encode(f'{registry.username}:{read()}'.encode()).decode()}"
+    tokens: TokenSource | None = None
+    if registry.token_file is not None:
+        read_token = reader(f"{place}.token_file", registry.token_file)
+        read_token()
+        tokens = from_file(read_token, f"{place}.token_file")
+    elif registry.oauth is not None:
+        tokens = to_tokens(registry.oauth, f"{place}.oauth")
+    return None if tokens is None else lambda: f"Bearer {tokens.token().text}"

@@ -1,6 +1,9 @@
 """The way into Kafka: secrets and certificates out of their files."""
 
+import asyncio
+import base64
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from millrace.app.settings import load_kafka
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.oauth import TokenFault
 
 CANARY = "canary-9c1d"
 
@@ -95,6 +99,44 @@ def test_a_password_file_that_does_not_do_is_named(tmp_path: Path, content: byte
     with pytest.raises(ConfigError) as caught:
         kafka_options(sasl(path))
     assert str(caught.value) == f"kafka.sasl_password_file: {path} {text}"
+
+
+MSK = {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM", "aws_region": "eu-central-1"}
+
+
+def test_amazons_signer_makes_the_tokens_of_amazons_mechanism(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("aws_msk_iam_sasl_signer")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    security = kafka_options(kafka(**MSK)).security
+    assert security["sasl_mechanism"] == "OAUTHBEARER"
+    token = asyncio.run(security["sasl_oauth_token_provider"].token())
+    signed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    assert signed.startswith("https://kafka.eu-central-1.amazonaws.com/?Action=kafka-cluster%3AConnect")
+    assert "X-Amz-Expires=900" in signed
+    assert CANARY not in signed
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(TokenFault, match="AWS_MSK_IAM: there are no AWS credentials; give this process a role"):
+        asyncio.run(kafka_options(kafka(**MSK)).security["sasl_oauth_token_provider"].token())
+
+
+def test_a_mechanism_whose_package_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    with pytest.raises(ConfigError, match=r"AWS_MSK_IAM needs AWS's signer: pip install 'millrace\[msk\]'$"):
+        kafka_options(kafka(**MSK))
+    monkeypatch.setattr("millrace.app.settings.connection.find_spec", {}.get)
+    with pytest.raises(ConfigError, match=r"GSSAPI needs Kerberos' library: pip install 'millrace\[kerberos\]'$"):
+        kafka_options(kafka(security_protocol="SASL_SSL", sasl_mechanism="GSSAPI"))
+
+
+def test_kerberos_is_passed_on_with_the_name_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.app.settings.connection.find_spec", {"gssapi": "there"}.get)
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": "broker"}
+    assert kafka_options(kafka(**given)).security == given
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -121,6 +121,8 @@ def test_determinism_says_what_it_needs(problem: Problem, text: str, line: str) 
         ("ssl_ca_file: ''", "kafka.ssl_ca_file: the path is empty; write the file's path, or leave the setting out"),
         ("security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER", "kafka.security_protocol: SASL_SSL also needs kafka.oauth"),
         ("security_protocol: SASL_SSL, sasl_mechanism: OAUTHBEARER, sasl_username: me, oauth: {token_file: t}", "kafka.sasl_username: this has no effect with sasl_mechanism OAUTHBEARER; leave it out"),
+        ("security_protocol: SASL_SSL, sasl_mechanism: AWS_MSK_IAM", "kafka.security_protocol: SASL_SSL also needs kafka.aws_region"),
+        ("security_protocol: SASL_SSL, sasl_mechanism: GSSAPI, aws_region: eu-1", "kafka.aws_region: this has no effect with sasl_mechanism GSSAPI; leave it out"),
         ("oauth: {token_file: t}", "kafka.oauth: this has no effect with security_protocol PLAINTEXT; write SASL_SSL"),
         ("oauth: {}", "kafka.oauth: write one of token_endpoint, token_file, token_command"),
         ("oauth: {token_file: t, token_command: [t]}", "kafka.oauth.token_command: token_file is there already; write one of the two"),

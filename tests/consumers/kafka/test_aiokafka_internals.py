@@ -33,7 +33,7 @@ from tests.private_parts import gone, private_names
 USED = {
     AIOKafkaConsumer: ("_client", "_request_timeout_ms", "_coordinator", "_fetcher"),
     GroupCoordinator: ("_do_commit_offsets",),
-    AIOKafkaConnection: ("_protocol", "_handle_frame", "_requests"),
+    AIOKafkaConnection: ("_protocol", "_do_sasl_handshake", "_handle_frame", "_requests"),
     AIOKafkaProducer: ("_sender", "_message_accumulator"),
     MessageAccumulator: ("_batches", "_pending_batches"),
     Fetcher: ("_records",),

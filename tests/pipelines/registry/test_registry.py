@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
+from millrace.consumers import bearer_tokens
 from millrace.consumers.errors import NotYetError
 from millrace.pipelines.registry.schemas import RegistryAwayError, RegistryClient, RegistryOptions, RegistrySchemas
 from millrace.pipelines.schema import RegisteredSchema
 from tests.app.certificates import Authority
+from tests.oidc import CLIENT, SECRET, OidcProvider
 from tests.training.checkpoints.small_volume import small_volume
 
 pytestmark = pytest.mark.row(39)
@@ -32,11 +34,18 @@ class Server:
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.answers: dict[str, tuple[int, Any]] = {"/schemas/ids/1": (200, {"schema": SCHEMA})}
         self.asked: list[tuple[str, str | None]] = []
+        self.headers: list[Any] = []
+        self.wanted: Callable[[], str] | None = None
+        """Gives the only token that is accepted; None: any is."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.asked.append((self.path, self.headers["Authorization"]))
+                outer.headers.append(self.headers)
+                if (wanted := outer.wanted) is not None and self.headers["Authorization"] != f"Bearer {wanted()}":
+                    self.send_error(401)
+                    return
                 status, body = outer.answers.get(self.path, (404, _NONE))
                 raw = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
@@ -192,6 +201,7 @@ def settings(folder: Path, url: str, **more: Any) -> RegistrySettings:
     [
         ({"username": "mill", "password_file": "pä:ss"}, "Basic " + base64.b64encode("mill:pä:ss".encode()).decode()),
         ({"token_file": "secret"}, "Bearer secret"),
+        ({"oauth": {"token_command": ["echo", "secret"]}}, "Bearer secret"),
         ({}, None),
     ],
 )
@@ -200,6 +210,41 @@ def test_it_logs_in_as_the_settings_say(server: Server, tmp_path: Path, login: A
     assert schemas.get(1) is not None
     assert server.asked == [("/schemas/ids/1", header)]
     assert "secret" not in repr(vars(schemas)["_options"])
+
+
+def test_a_token_that_ends_keeps_no_later_schema_back(server: Server, tmp_path: Path) -> None:
+    server.answers["/schemas/ids/2"] = server.answers["/schemas/ids/1"]
+    server.wanted = lambda: "first"
+    schemas = to_registry(settings(tmp_path, server.url, token_file="first"), 10.0)
+    assert schemas.get(1) is not None
+    server.wanted = lambda: "second"
+    (tmp_path / "token_file").write_text("second")
+    assert schemas.get(2) is not None
+
+
+def test_tokens_of_an_endpoint_are_renewed_and_what_fails_there_is_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bearer_tokens, "_RENEW_AT", 0.0)
+    (tmp_path / "secret").write_text(SECRET)
+    with OidcProvider() as provider:
+        oauth = {"token_endpoint": provider.url, "client_id": CLIENT, "client_secret_file": tmp_path / "secret"}
+        server.answers["/schemas/ids/2"] = server.answers["/schemas/ids/1"]
+        schemas = to_registry(
+            settings(tmp_path, server.url, oauth=oauth, headers={"target-sr-cluster": "lsrc-1"}), 10.0
+        )
+        assert schemas.get(1) is not None
+        assert schemas.get(2) is not None
+        assert len({login for _, login in server.asked}) == 2, "each with a token of its own"
+        assert {headers["target-sr-cluster"] for headers in server.headers} == {"lsrc-1"}
+    refused = {**oauth, "client_secret_file": tmp_path / "wrong"}
+    (tmp_path / "wrong").write_text("canary")
+    with OidcProvider() as provider:
+        refused["token_endpoint"] = provider.url
+        schemas = to_registry(settings(tmp_path, server.url, oauth=refused), 10.0)
+        wait_until(lambda: "records.registry.oauth.token_endpoint" in complaint(schemas))
+        assert "invalid_client" in complaint(schemas)
+        assert "canary" not in complaint(schemas)
 
 
 def test_mutual_tls_gets_in_and_nothing_less_does(tmp_path: Path) -> None:
@@ -228,13 +273,22 @@ def test_mutual_tls_gets_in_and_nothing_less_does(tmp_path: Path) -> None:
         {"url": ("http://r",), "password_file": "p"},
         {"url": ("https://r",), "token_file": "t", "username": "me", "password_file": "p"},
         {"url": ("http://r",), "ca_file": "ca"},
+        {"url": ("http://r",), "token_file": "t", "oauth": {"token_file": "t"}},
+        {"url": ("http://r",), "headers": {"Authorization": "canary"}},
+        {"url": ("http://r",), "headers": {"X-Api-Token": "canary"}},
+        {"url": ("http://r",), "headers": {"a": "b\r\nc: d"}},
         {"url": ("https://r",), "certificate_file": "c"},
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"records\.registry|URL|url|this has no effect|a user already") as refused:
+    with pytest.raises(
+        ValueError,
+        match=r"records\.registry|URL|url|this has no effect|is there already|is not set here|cannot be sent",
+    ) as refused:
         RegistrySettings(**wrong)
-    assert "me:pass" not in str(refused.value.errors()[0]["msg"])  # type: ignore[attr-defined]
+    told = str(refused.value.errors()[0]["msg"])  # type: ignore[attr-defined]
+    assert "me:pass" not in told
+    assert "canary" not in told
 
 
 def test_a_schema_is_asked_for_once_and_never_by_the_caller(server: Server) -> None:
