@@ -334,6 +334,22 @@ def _overlay_of_the_docs(*components: str) -> str:
     return found.replace(line, f"components: [{chosen}]")
 
 
+def test_a_login_by_token_has_its_file_and_its_way_out(own: Path) -> None:
+    (patches,) = blocks("Logins by token", "yaml")
+    with (own / "kustomization.yaml").open("a") as overlay:
+        overlay.write(patches)
+    objects = rendered(own)
+    for one in containers(objects):
+        assert {"name": "login", "mountPath": "/run/secrets/login", "readOnly": True} in one["volumeMounts"]
+    volumes = pod_of(objects)["spec"]["volumes"]
+    (login,) = [volume["projected"]["sources"] for volume in volumes if volume["name"] == "login"]
+    assert login == [{"serviceAccountToken": {"path": "token", "audience": "kafka", "expirationSeconds": 3600}}]
+    ports = [port["port"] for rule in only(objects, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]]
+    assert {443, 9098} <= set(ports)
+    for one in objects:
+        kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
+
+
 def test_what_the_docs_keep_of_the_settings_is_what_the_base_has(settings: Settings) -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (kept,) = re.findall(r"```yaml\n(checkpoints: .*?)```", page, re.DOTALL)
