@@ -453,6 +453,8 @@ def unless_skipped(
     skips: Sequence[SkipRange], on_refused: Callable[[Chunk, Refused], None]
 ) -> Callable[[Chunk, Refused], None]:
     """Return a callback that passes refused records on, but not skipped ones: these are no dead letters."""
+    if not skips:
+        return on_refused
 
     def pass_on(chunk: Chunk, refused: Refused) -> None:
         if within(skips, chunk.partition, np.array([refused.offset]))[0] < 0:

@@ -32,8 +32,8 @@ it holds that or NaN.
 
 Refused records are found without halving where that is cheaper. `look` finds most of them in the bytes of the
 chunk, before it is parsed if the frame has refused some, otherwise after the parser has stopped. Of those that are
-left the parser names the row at which it stops, `suspects` finds what it does not name, or, where they are many,
-`faults` diagnoses each. All are only hints. A record is refused on the word of the parser about its bytes alone,
+left the parser names the row at which it stops, or the number; where it names nothing, or they are many, `faults`
+diagnoses each. All are only hints. A record is refused on the word of the parser about its bytes alone,
 or where the parser is certain to say the same: text that is not JSON, or a value of another type than the parser was
 given. `Refusal`s come from `diagnose` in any case, so the verdict is the same too.
 
@@ -53,8 +53,7 @@ import pyarrow.json as pj
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import FramedJson, framed
-from millrace.pipelines.formats.json.look import JsonLook, suspects_of
-from millrace.pipelines.formats.json.suspects import WholeNames, with_number, with_several_values
+from millrace.pipelines.formats.json.look import JsonLook, suspects_of, with_number
 from millrace.pipelines.formats.shared.arrow_columns import (
     ColumnReader,
     element_type,
@@ -67,8 +66,6 @@ from millrace.pipelines.formats.shared.paths import (
     PathStep,
     asked_of,
     distinct_fields,
-    is_envelope,
-    parse,
     steps_of,
 )
 from millrace.pipelines.formats.shared.pieces import (
@@ -84,7 +81,6 @@ from millrace.pipelines.formats.shared.pieces import (
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Field, Schema
 
-_WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _MOST_ROWS = 50_000
 """Rows of one parse: the parser refuses more than 100,000."""
 _SPARSE = 24
@@ -179,9 +175,7 @@ class JsonDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
-        whole = [field for field in self._reader.fields.values() if field.dtype in _WHOLE]
         self._look = JsonLook(self._asked.names)
-        self._whole = WholeNames({parse(field.source).names[-1] for field in whole if not is_envelope(field.source)})
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
@@ -286,9 +280,7 @@ class JsonDecoder:
             if looked:
                 break
             if not refused:  # where a record before it is several values, the row is that of another record
-                sifted.passed = 0
-                (rest, _), text = sifted.left()
-                stop = _ParserStop(with_several_values(text, begins_of(rest)) if stop.reads_on else ())
+                sifted.passed, stop = 0, _ParserStop()
                 continue
             after = sifted.not_passed()
             parsed = self._parse(after.records, joined(after.records))
@@ -324,18 +316,12 @@ class JsonDecoder:
         try:
             table = pj.read_json(pa.BufferReader(text), read_options=options, parse_options=self._parsed)
         except pa.ArrowInvalid as error:
-            return self._stop(records, text, str(error))
-        if table.num_rows == len(records):
-            return table
-        return _ParserStop(with_several_values(text, begins_of(records)))
-
-    def _stop(self, records: Sequence[bytes], text: bytes, words: str) -> _ParserStop:
-        """Return what the parser's words tell."""
-        if row := _STOPPED_AT.search(words):
-            return _ParserStop([int(row[1])], reads_on=True)
-        if number := _NO_WHOLE_NUMBER.search(words):
-            return _ParserStop(with_number(records, text, begins_of(records), number[1].encode(), self._whole))
-        return _ParserStop()
+            words = str(error)
+            if row := _STOPPED_AT.search(words):
+                return _ParserStop([int(row[1])], reads_on=True)
+            number = _NO_WHOLE_NUMBER.search(words)
+            return _ParserStop() if number is None else _ParserStop(with_number(text, begins_of(records), number[1]))
+        return table if table.num_rows == len(records) else _ParserStop()
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:
         arrays = self._paths.arrays(rows.table)

@@ -19,6 +19,8 @@ from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import FORMATS, make_decoder
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
 from millrace.pipelines.formats.json.framing import all_framed, frame
+from millrace.pipelines.formats.json.look import JsonLook, suspects_of
+from millrace.pipelines.formats.shared.paths import escaped
 from millrace.pipelines.formats.shared.pieces import begins_of, joined
 from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, mutated, outcomes
@@ -91,6 +93,17 @@ def test_a_few_bad_records_are_left_out_before_the_chunk_is_parsed(
     assert found[: len(good)] == [number**7 for number in range(len(good))]
     assert all(isinstance(verdict, tuple) for verdict in found[len(good) :])
     assert len([size for size in sizes if size > max(map(len, FEW)) + 1]) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "a (1)", "[x]", "é|ü", "$x*", "a-b#c&~", "\x7f", '"', "\\", "\n", "\0", "d\\d"]
+)
+def test_the_look_at_a_chunk_takes_names_as_they_are(name: str) -> None:
+    look = JsonLook(JsonAsked([Field(name="x", source=escaped(name), dtype="int64")]).names)
+    key = b'{"%s": ' % name.encode()
+    values = [key + b"1}", key + b'"1"}', key + b"[2]}", key + b"-3}", key + b"1.5}", b'{"x": 1.5}', key + b"null}"]
+    found = suspects_of(joined(values), begins_of(values), look)
+    assert found == ([0, 1, 2, 3, 4, 6] if name < " " else [1, 2, 4])
 
 
 @settings(max_examples=300)
