@@ -15,6 +15,7 @@ from millrace.consumers.bearer_tokens import TokenSource
 from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
 from tests.oidc import CLIENT, SECRET, OidcProvider
 
+pytestmark = pytest.mark.row(45)
 PLACE = "kafka.oauth"
 
 

@@ -68,6 +68,7 @@ KEPT: dict[str, Any] = {
     "arrivals": {"kills": 3, "points": 0.05, "unaccounted": 0, "kept": True},
     "formats": {"records": 5_000_000, "unaccounted": 0, "kept": True},
     "exports": {"kills": 50, "half_versions": 0, "disagreeing": 0, "left_over": 0, "kept": True},
+    "logins": {"lost": 0, "learnt_twice": 0, "stall_ms": 300, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -136,6 +137,9 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "formats_unaccounted": 0,
         "export_kills": 50,
         "export_half_versions": 0,
+        "oauth_lost": 0,
+        "oauth_learnt_twice": 0,
+        "oauth_stall_ms": 300,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -192,6 +196,8 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("formats", "unaccounted"),
         ("exports", "half_versions"),
         ("exports", "disagreeing"),
+        ("logins", "lost"),
+        ("logins", "learnt_twice"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],

@@ -227,6 +227,7 @@ def test_every_way_to_log_in_reads_and_writes(
     letters.stop(5)
 
 
+@pytest.mark.row(45)
 # aiokafka does not wait until a connection that failed is closed, and the loop may end before it is.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_wrong_setting_is_named_at_once_by_all_that_connects(
@@ -305,6 +306,7 @@ def test_a_login_refused_while_it_runs_is_named_and_ends_nothing(
         broker.add_scram_user(USER, PASSWORD)
 
 
+@pytest.mark.row(45)
 @pytest.mark.parametrize("listener", ["LOGIN", "OAUTH"])
 def test_logins_that_end_are_renewed_without_a_failed_request(
     broker: SecuredBroker,

@@ -40,6 +40,7 @@ from tests.faults.campaigns import (
     ordinary,
     rebuild,
     terms,
+    token_logins,
 )
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.matrix.verdict import HANDED_OVER, PARTS, Evidence
@@ -86,6 +87,8 @@ class Form:
     """Records of each format, some of them bad."""
     exports: int = 0
     """Kills of an exporter and its trainer."""
+    login_minutes: float = 0.0
+    """How long a run learns through ten logins that end."""
     soak_minutes: float = 0.0
 
 
@@ -107,6 +110,7 @@ USUAL = Form(
     arrivals=1,
     formats=100_000,
     exports=10,
+    login_minutes=1.0,
 )
 FULL = Form(
     name="full",
@@ -127,6 +131,7 @@ FULL = Form(
     arrivals=3,
     formats=1_000_000,
     exports=50,
+    login_minutes=10.0,
     soak_minutes=30,
 )
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
@@ -235,6 +240,10 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         found = exports.wage(bootstrap, there / "exports", kills=form.exports, seed=seed, on_strike=_say)
         return found.summary()
 
+    def logged_in() -> dict[str, Any]:
+        minutes = form.login_minutes
+        return token_logins.watch(there / "logins", minutes=minutes, lifetime_s=minutes * 6, seed=seed).summary()
+
     campaigns = (
         killed,
         exact,
@@ -251,6 +260,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         arriving,
         accounted,
         exported,
+        logged_in,
     )
     named = zip(HANDED_OVER, campaigns, strict=True)
     return {name: _tried(campaign) for name, campaign in named if name in parts}

@@ -44,4 +44,5 @@ ROWS: Mapping[int, str] = {
     42: "killed where records are filtered, scaled by running figures, and remembered by class beside a golden set",
     43: "killed where records wait for labels on another topic; labels late, twice, for nobody, after an outage",
     44: "killed where what was predicted when records came waits for their labels",
+    45: "tokens and logins that end while records come, the tokens' endpoint away",
 }

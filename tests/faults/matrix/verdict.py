@@ -26,6 +26,7 @@ HANDED_OVER = (
     "arrivals",
     "formats",
     "exports",
+    "logins",
 )
 """What tests hand over by `record_property`, each under its name."""
 PARTS = (*HANDED_OVER, "mutations", "soak", "rows")
@@ -75,6 +76,9 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "formats_unaccounted": ["formats.unaccounted"],
     "export_kills": ["exports.kills"],
     "export_half_versions": ["exports.half_versions"],
+    "oauth_lost": ["logins.lost"],
+    "oauth_learnt_twice": ["logins.learnt_twice"],
+    "oauth_stall_ms": ["logins.stall_ms"],
     "rows_passed": ["rows.passed"],
     "rows_skipped": ["rows.skipped"],
     "rto_p50_s": ["kills.rto_s.p50"],
@@ -126,6 +130,7 @@ class Evidence:
     arrivals: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
     exports: Told = field(default_factory=dict)
+    logins: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -184,6 +189,7 @@ class Evidence:
             "arrivals": (self.arrivals, ("unaccounted",)),
             "formats": (self.formats, ("unaccounted",)),
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
+            "logins": (self.logins, ("lost", "learnt_twice")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():

@@ -377,5 +377,11 @@ TEETH = (
           "test_what_is_learnt_is_the_same_to_the_bit_with_a_score_on_arrival"),
     Tooth(44, "A prediction counts though its record was learnt before.", "ArrivalScore._keep",
           becomes("fresh", "fresh = one.offsets >= 0"), "test_a_prediction_that_comes_too_late_is_none"),
+    Tooth(45, "A connection waits until the broker ends its login.", "aiokafka_internals:_end_if_due", drop("close"),
+          "test_logins_that_end_are_renewed_without_a_failed_request[OAUTH]"),
+    Tooth(45, "A token is kept until it has ended.", "TokenSource.begin", decides("renew_at", "valid is not None"),
+          "test_a_token_is_renewed_before_it_ends"),
+    Tooth(45, "Nobody asks the broker why a token is refused.", "AskingOAuth.step", decides("challenge", "False"),
+          "test_each_wrong_setting_is_named_at_once_by_all_that_connects[a token of another issuer]"),
 )
 # fmt: on
