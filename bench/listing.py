@@ -250,6 +250,12 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {name: name for name in ("reservoir_of_plain", "reservoir_first_class_kept")},
         ),
         ServiceCase(
+            "eyes",
+            "eyes.py",
+            {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
+            {name: name for name in ("eyes_of_plain", "slices_of_plain")},
+        ),
+        ServiceCase(
             "recent",
             "recent.py",
             {"rounds": lengths.recent_rounds, "records": lengths.recent_records},

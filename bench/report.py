@@ -93,6 +93,12 @@ MEANINGS: Mapping[str, Meaning] = {
         "MLP of single records, points",
         "≥ 10",
     ),
+    "eyes_of_plain": Meaning(
+        "what is always watched of the answers, with 28 features: share of the rate without, JSON or raw, whichever is "
+        "slower",
+        "≥ 0.97",
+    ),
+    "slices_of_plain": Meaning("the same with slices by two fields besides", ""),
     "reservoir_of_plain": Meaning(
         "a reservoir with a share of 20 %: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
     ),

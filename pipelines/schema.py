@@ -200,6 +200,8 @@ class Schema:
     """An int64 of milliseconds since 1970."""
     key: Field | None = None
     """What labels that come later are found by; None where they are in the record."""
+    slices: tuple[Field, ...] = ()
+    """What live scores are shown by; the model does not get it."""
 
     @property
     def inputs(self) -> tuple[Field, ...]:
@@ -227,7 +229,7 @@ class Schema:
     def fields(self) -> tuple[Field, ...]:
         """Every field, features first: the order of a raw record's bytes."""
         extra = tuple(field for field in (self.weight, self.event_time, self.key) if field is not None)
-        return self.features + self.labels + extra
+        return self.features + self.labels + extra + self.slices
 
 
 @dataclass(frozen=True, slots=True)

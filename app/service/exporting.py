@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from millrace.app.service.announcing import Announcing
@@ -114,7 +115,9 @@ class Exporting:
             self._thread.join(_STOP_S)
         self._announcing.stop()
 
-    def durable(self, manifest: Manifest, ledger: Ledger, meter: Meter) -> None:
+    def durable(
+        self, manifest: Manifest, ledger: Ledger, meter: Meter, more: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         """Take the newest durable checkpoint, if it has learnt anything, and what is known now; never waits."""
         if not self.works:
             return
@@ -122,7 +125,7 @@ class Exporting:
             log.info("checkpoint %d is not exported: it has learnt nothing yet", manifest.number)
             return
         histories = (one for each in ledger.statistics().partitions.values() for one in each.histories)
-        values = {**manifest.scores, RECORDS: float(sum(one.learnt for one in histories))}
+        values = {**manifest.scores, **more, RECORDS: float(sum(one.learnt for one in histories))}
         if (staleness := meter.snapshot().freshness_s.get(_STALEST)) is not None:
             values[STALENESS] = staleness
         with self._changed:

@@ -26,6 +26,8 @@ from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile,
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.live_metrics import LiveMetrics, Watched, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, WORST
+from millrace.training.trainer.slices.slice_scores import SCORES
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +123,9 @@ def require_known_conditions(learner: Learner, settings: Settings) -> None:
     metrics = ["loss", *learner.call.metrics.metrics]
     if settings.golden.used:
         metrics += [f"{GOLDEN}.{name}" for name in scored_names(learner)]
+    if settings.records.slices:
+        kind = plan_of(learner.model, learner.call.metrics).labels
+        metrics += [f"{WORST}.{name}" for name in SCORES.get(kind, ()) if name in HIGHER_IS_BETTER]
     if unknown := unknown_names(settings.export.only_if, metrics):
         raise ConfigError(
             f"export.only_if: {unknown[0]!r} is no metric of this model; there are {', '.join(metrics)}, {RECORDS} and "

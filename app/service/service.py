@@ -79,6 +79,8 @@ from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.saving import Saving, SavingOptions
+from millrace.training.trainer.slices.figures import NAME as SLICES
+from millrace.training.trainer.slices.figures import worst_scores
 from millrace.training.trainer.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -281,6 +283,7 @@ class Service:
         self.watchers = watchers_of(
             learner, self.settings, opened, self.events.report, lambda reason: self.commands.send(Pause(reason=reason))
         )
+        self.holding.gates = (*self.holding.gates, *(gate for one in self.watchers for gate in one.gates))
         self.golden = golden_of(learner, golden_records_of(self.settings))
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
@@ -475,7 +478,9 @@ class Service:
         """Begin to commit the positions of a checkpoint that is durable, which may be exported."""
         if self.golden is not None:
             self.golden.durable(manifest)
-        self.exporting.durable(manifest, self.ledger, self.meter)
+        posted = self.board.latest
+        slices = worst_scores(None if posted is None else posted.figures.get(SLICES))
+        self.exporting.durable(manifest, self.ledger, self.meter, slices)
         if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")

@@ -7,13 +7,17 @@ from contextlib import ExitStack
 from millrace.app.service.label_join import follow_arrivals
 from millrace.app.service.model_setup import live_metrics_of
 from millrace.app.settings.root import Settings
+from millrace.consumers.errors import ConfigError
+from millrace.pipelines.gates.slice_gate import SliceGate
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.model.learner import Learner
 from millrace.training.telemetry.calibration.calibration import Calibration
 from millrace.training.telemetry.events import ReportEvent, ignore_event
+from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.slices.slice_scores import SliceScores
 
 
 def watchers_of(
@@ -24,6 +28,7 @@ def watchers_of(
         *detectors_of(learner, settings, report, pause),
         *_arrivals_of(learner, settings, opened),
         calibration_of(learner, settings),
+        *_slices_of(learner, settings),
     )
 
 
@@ -48,6 +53,19 @@ def calibration_of(learner: Learner, settings: Settings) -> Calibration:
     """Return what counts whether the answers are true."""
     plan = plan_of(learner.model, learner.call.metrics)
     return Calibration(plan, settings.training.live_metrics.window, time.monotonic)
+
+
+def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:
+    """Return what shows the live score by slices, if the settings name any; ConfigError if it has none to show."""
+    if not settings.records.slices:
+        return ()
+    plan, window = plan_of(learner.model, learner.call.metrics), settings.training.live_metrics.window
+    if plan.labels is Labels.NONE:
+        raise ConfigError(
+            "records.slices: neither the model's loss nor its metrics say what its label is, as with several outputs, "
+            "so there is no score to show by slices; leave it out, or compile one of Keras' losses or metrics"
+        )
+    return (SliceScores(SliceGate([*settings.records.slices]), plan, window, time.monotonic),)
 
 
 def _arrivals_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:

@@ -30,7 +30,7 @@ FOLDER = "records"
 _FILE = "records.json"
 _FORMAT = 1
 _READ_BY_SCHEMA = {form.name for form in every_format() if form.is_read_by_schema}
-_NOT_OF_THE_RECORDS = {"dead_letters", "registry", "where"}
+_NOT_OF_THE_RECORDS = {"dead_letters", "registry", "slices", "where"}
 
 
 def write_exported_records(settings: Settings, version: Path) -> None:

@@ -3,6 +3,7 @@
 Pure; `app.settings.sections.records` puts fields together.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
@@ -51,6 +52,39 @@ class KeySettings(Ruled):
     def to_field(self) -> schema.Field:
         """Return the schema's field."""
         return schema.Field(name="key", source=self.field, dtype=self.dtype)
+
+
+class SliceSettings(Ruled):
+    """A field of the record by whose values the live score is shown."""
+
+    field: Source | None = Field(
+        None, description="Its place in the record: a name, or a path. Null: the name.", examples=["client.country"]
+    )
+    dtype: Literal["string", "int64", "bool"] | None = Field(
+        None, description="What it holds. Null: what the feature of that name or place holds, or else a text."
+    )
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return self.dtype or "string"
+
+    def to_field(self, name: str, others: Iterable[schema.Field], *, may_lack: bool) -> schema.Field:
+        """Return the schema's field: one of the others, if they read the same; ValueError if that has no few values.
+
+        `may_lack` says whether a record may be without it.
+        """
+        source = self.field or name
+        for other in others:
+            if other.source == source or (self.field is None and other.name == name):
+                read = other.as_read
+                if read.shape or read.numpy_dtype.kind not in "iubO" or other.image is not None:
+                    kind = f"{read.dtype}{list(read.shape) or ''}"
+                    raise ValueError(f"{name} is {kind}; a slice is by a text, a whole number or a truth value")
+                return replace(other, name=name)
+        absent: dict[DType, Any] = {"string": "", "int64": -(2**63), "bool": False}
+        missing = absent[self.written] if may_lack else None
+        return schema.Field(name=name, source=source, dtype=self.written, missing=missing)
 
 
 class EventTimeSettings(Ruled):

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,8 @@ class Decoded:
     """What labels that come later are found by; None where the schema has no key."""
     timestamps: Int64s | None = None
     """Kafka's timestamps of the rows, in milliseconds since 1970; None where the schema has no key."""
+    slices: Mapping[str, "SliceValues"] = field(default_factory=dict)
+    """What live scores are shown by, of each row that decodes; what leaves rows out later leaves these as they are."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -156,7 +158,45 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         filtered=filtered,
         keys=None if schema.key is None else columns[schema.key.source],
         timestamps=None if schema.key is None else chunk.timestamps[rows.kept],
+        slices={field.name: SliceValues.of(columns[field.source], field.as_read) for field in schema.slices},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SliceValues:
+    """The values of a field of which slices are made, row by row."""
+
+    codes: npt.NDArray[np.int32]
+    """The place of each row's value in `values`."""
+    values: tuple[str, ...]
+    """As they are shown."""
+
+    @classmethod
+    def of(cls, column: Column, field: Field) -> "SliceValues":
+        """Return the values of a decoded column."""
+        import pyarrow as pa  # noqa: PLC0415 - not loaded where nothing is sliced
+
+        found = pa.array(column, pa.binary() if column.dtype == object else None).dictionary_encode()
+        values = [NO_VALUE if value == _absent(field) else _shown(value) for value in found.dictionary.to_pylist()]
+        return cls(found.indices.to_numpy(), tuple(values))
+
+    def rows(self, first: int, last: int | None) -> "SliceValues":
+        """Return some of the rows."""
+        return replace(self, codes=self.codes[first:last])
+
+
+NO_VALUE = "(none)"
+"""How the value of a record is shown that lacks it."""
+_LONGEST_VALUE = 60
+
+
+def _absent(field: Field) -> bool | float | bytes | None:
+    return field.missing.encode() if isinstance(field.missing, str) else field.missing
+
+
+def _shown(value: bool | int | bytes) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value).lower()
+    return text[:_LONGEST_VALUE]
 
 
 @dataclass(slots=True)

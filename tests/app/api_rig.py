@@ -61,6 +61,7 @@ from millrace.training.telemetry.no_change import RepeatedScore, mean_of, same
 from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.save_figures import LastSave
+from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.checkpoint_history import MEASURED, rewind
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
@@ -145,6 +146,7 @@ class Rig:
             watch=Watched("accuracy", higher_is_better=True),
         )
         self.calibration: CalibrationFigures | None = None
+        self.slices: Mapping[str, SliceFigures] = {}
         self.last: Manifest | None = None
         self.save_error: str | None = None
         self.learnt_to_ms: int | None = None
@@ -266,6 +268,7 @@ class Rig:
                 "windows": WindowFigures(keys=812, bytes=409_248, evicted={"full": 3}),
                 "scaled": {"price": ScaledFigures(mean=1834.5, deviation=312.25)},
                 "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
+                **({"slices": self.slices} if self.slices else {}),
                 **({} if self.calibration is None else {"calibration": self.calibration}),
             },
         )

@@ -44,31 +44,34 @@ class Answered(NamedTuple):
     """A row and a column for each, or the number of a class for each row."""
     answers: Values
     """Probabilities, if the labels are 0 or 1 or classes; numbers otherwise."""
-    partitions: Whole
-    offsets: Whole
+    partitions: Whole = np.zeros(0, np.int64)
+    offsets: Whole = np.zeros(0, np.int64)
 
 
-def answered(call: Call, plan: BaselinePlan) -> Iterator[Answered]:
-    """Yield the learnt rows whose labels are of the plan's kind, piece by piece; without those that give no number."""
+def answered(call: Call, plan: BaselinePlan, *, placed: bool = False) -> Iterator[Answered]:
+    """Yield the learnt rows whose labels are of the plan's kind, piece by piece; without those that give no number.
+
+    `placed` says whether it matters which records they are.
+    """
     if plan.labels is Labels.NONE:
         return
     for (rows, learnt), outputs in zip(call.rows, call.outputs, strict=False):
         target, columns = target_of(rows), outputs.shape[-1]
         if target is None or not columns:
             continue
-        answers, labels = outputs[learnt], target.numpy()[learnt]
-        labels = labels.reshape(len(labels), -1)
+        which = slice(None) if learnt.all() else learnt.ravel()
+        answers, labels = (column.reshape(learnt.size, -1)[which] for column in (outputs, target.numpy()))
         if labels.shape[1] != (1 if plan.labels is Labels.CLASSES else columns):
             continue
-        good = np.isfinite(answers).all(axis=1)
+        good = np.isfinite(answers).all(axis=1) if columns > 1 else np.isfinite(answers[:, 0])
         if plan.labels in {Labels.CLASSES, Labels.ONE_HOT}:
             labels = labels[:, 0].astype(np.int64) if plan.labels is Labels.CLASSES else labels.argmax(axis=1)
             good &= (labels >= 0) & (labels < columns)
         else:
             good &= np.isfinite(labels).all(axis=1)
-        partitions, offsets = (column.numpy()[learnt].astype(np.int64) for column in (rows.partitions, rows.offsets))
-        found = Answered(labels, answers, partitions, offsets)
-        found = found if good.all() else Answered(*(column[good] for column in found))
+        keep = slice(None) if good.all() else good
+        places = (rows.partitions, rows.offsets) if placed else ()
+        found = Answered(labels[keep], answers[keep], *(column.numpy().ravel()[which][keep] for column in places))
         yield found._replace(answers=_probabilities(found.answers, plan)) if plan.logits else found
 
 
@@ -99,6 +102,9 @@ def tallies(columns: Sequence[Column], groups: Whole, count: int) -> list[Tallie
     """Return the tallies of each of some groups; `groups` is that of each answer."""
     found: list[Tallies] = [{} for _ in range(count)]
     for name, size, cells, values in columns:
+        if count == 1 and cells is None:
+            found[0][name] = np.array([len(groups) if values is None else values.sum(dtype=np.float64)], np.float64)
+            continue
         at = groups if cells is None else cells if count == 1 else groups * size + cells
         sums = np.bincount(at, values, count * size).astype(np.float64)
         for group, one in enumerate(found):

@@ -42,6 +42,9 @@ class Call:
 class Watcher(Part, ABC):
     """Watches the calls of one trainer, on its thread. What a watcher leaves out of these does nothing."""
 
+    gates: Sequence[Any] = ()
+    """Each a `Gate` of `pipelines/gates/gate.py`, which sees the decoded chunks for it, behind all other gates."""
+
     @abstractmethod
     def called(self, call: Call) -> None:
         """Take in a call, before any save, so that the state of the watcher is that of the same call."""

@@ -11,6 +11,7 @@ import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
 import { SPANS } from "./scale.js";
+import { slices } from "./slices.js";
 import { truth } from "./truth.js";
 import * as words from "./words.js";
 
@@ -150,6 +151,7 @@ function showAges() {
   say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : follows(latest.status) ? "the chief has the checkpoints" : "no checkpoint yet");
   exports(latest.status.exports, versions ?? [], now());
   truth(latest.status.training?.calibration);
+  slices(latest.status.training?.slices);
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticKnownError
 
 from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings, Source
-from millrace.app.settings.record_roles import EventTimeSettings, KeySettings, WeightSettings
+from millrace.app.settings.record_roles import EventTimeSettings, KeySettings, SliceSettings, WeightSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
@@ -21,6 +21,7 @@ from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.protobuf import ProtobufSettings
 from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.formats.shared.protocol import TopicDecoder
+from millrace.pipelines.formats.shared.sliced_decoder import SlicedDecoder
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.schema import DTYPES, RAGGED, Schema
 from millrace.pipelines.where.conditions import Place, WhereCondition
@@ -29,6 +30,7 @@ from millrace.training.model.setup.model_code import model_sha256
 from millrace.training.model.setup.model_file import load_class
 
 _REGISTRY_S = 30.0
+_RAW = "raw"
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
 
@@ -39,6 +41,15 @@ def _spelt(value: Any) -> Any:
         return value
     *names, last = [repr(name) for name in FORMATS]
     raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+
+
+def _slices(value: Any) -> Any:
+    """Read a list of names, or names with their dtypes, as the mappings that they are short for."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return {name: {} for name in value}
+    if isinstance(value, dict):
+        return {name: {"dtype": one} if isinstance(one, str) else one for name, one in value.items()}
+    return value
 
 
 FormatName = Annotated[str | UserClass, *named_or_class(FORMATS, "./logfmt.py:LogFmt"), BeforeValidator(_spelt)]
@@ -147,6 +158,14 @@ class RecordsSettings(Section):
         "its last parts. {}: all records are learnt from.",
         examples=[{"type": ["impression", "view"], "amount": {"min": 1}, "$header.source": {"not": "test"}}],
     )
+    slices: Annotated[dict[str, SliceSettings], BeforeValidator(_slices)] = Field(
+        {},
+        max_length=8,
+        description="Fields by whose values the live score is shown, and which the model need not see: a list of "
+        "names, or a mapping of names to string, int64, bool or {field, dtype}. A record that lacks one, or holds "
+        "something else there, is learnt all the same. {}: none.",
+        examples=[["country", "device"]],
+    )
     by_topic: dict[str, TopicRecordsSettings] = Field(
         {},
         description="Topics of kafka.topics whose records hold the same for the model, and are otherwise written: in "
@@ -167,6 +186,14 @@ class RecordsSettings(Section):
                     f"{first.name!r} and {field.name!r} read the record's field {field.source!r} differently; give "
                     "both the same dtype, shape, missing, min, max and one_of"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _slices_can_be_read(self) -> Self:
+        try:
+            slice_fields(self)
+        except ValueError as error:
+            raise SettingError("slices", str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -196,7 +223,8 @@ class RecordsSettings(Section):
     @model_validator(mode="after")
     def _fits_its_format(self) -> Self:
         # A class of the user's is not imported here: it is checked when its decoder is made.
-        form, fields = format_of(self.format) if isinstance(self.format, str) else None, to_schema(self)
+        form = format_of(self.format) if isinstance(self.format, str) else None
+        fields = replace(to_schema(self), slices=slice_fields(self))
         try:
             distinct_fields(fields)
         except ConfigError as error:
@@ -249,7 +277,12 @@ def records_of(records: RecordsSettings, topic: str) -> RecordsSettings:
         changed["label"] = records.label.model_copy(update={"field": places.pop(name, name)})
     elif records.label is not None:
         changed["label"] = _elsewhere(records.label, places)
-    if unknown := sorted(places.keys() - records.features.keys() - _label_names(records)):
+    own_slices = {name for name in records.slices if name not in {*records.features, *_label_names(records)}}
+    changed["slices"] = {
+        name: one.model_copy(update={"field": places[name]}) if name in own_slices & places.keys() else one
+        for name, one in records.slices.items()
+    }
+    if unknown := sorted(places.keys() - records.features.keys() - _label_names(records) - own_slices):
         raise ValueError(f"fields: nothing of the model is called {unknown[0]!r}")
     own = {name: getattr(given, name) for name in ("avro", "protobuf", "csv")}
     if given.format is None:
@@ -279,6 +312,13 @@ def to_schema(records: RecordsSettings) -> Schema:
         event_time=None if event_time is None else event_time.to_field(),
         key=None if records.key is None else records.key.to_field(),
     )
+
+
+def slice_fields(records: RecordsSettings) -> tuple[schema.Field, ...]:
+    """Return the fields of the slices; ValueError where one has no few values."""
+    whole = to_schema(records)
+    others, may_lack = (*whole.features, *whole.labels), records.format != _RAW
+    return tuple(one.to_field(name, others, may_lack=may_lack) for name, one in records.slices.items())
 
 
 def told_answers(records: RecordsSettings) -> Iterator[str]:
@@ -325,7 +365,12 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
 
     def decoder(of: RecordsSettings) -> Decoder:
         form, own, known = to_format(of), own_settings(of), None if of.registry is None else schemas
-        return selecting(make_decoder(form, to_schema(of), own, known), of.where, form, own, known)
+        plain, whole = to_schema(of), replace(to_schema(of), slices=slice_fields(of))
+        found = make_decoder(form, whole, own, known)
+        # A raw record lacks nothing, and is not read in part.
+        if whole.slices and of.format != _RAW:
+            found = SlicedDecoder(found, make_decoder(form, plain, form.narrowed(own, whole, plain), known))
+        return selecting(found, of.where, form, own, known)
 
     if not records.by_topic:
         return decoder(records)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from millrace.app.service.kept_sample import Positions, read_between, rows_of
 from millrace.app.settings import Settings, to_decoder, to_format, to_schema
 from millrace.app.settings.sections.records import RecordsSettings
-from millrace.app.tools.validate.check import CheckResult, fail, ok, warn
+from millrace.app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, warn
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
 from millrace.pipelines.formats.conformance import findings
 from millrace.pipelines.gates.flood import PauseAboveSettings
-from millrace.pipelines.stream.decode import Decoded, Refused, decode_chunk
+from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused, decode_chunk
 from millrace.pipelines.stream.record_sample import RecordSample, sample_of
 
 _NAME = "records"
@@ -97,7 +97,21 @@ def _judged_topic(settings: Settings, chunks: Sequence[Chunk], decoded: Sequence
     result = judged(looked_at, verdicts, above, _pausing(settings, refused))
     if filtered:
         result = replace(result, detail=f"{result.detail}; records.where filters {filtered} of them")
+    if result.outcome is CheckOutcome.OK and (lacking := unheld_slices(decoded)):
+        names = ", ".join(map(repr, lacking))
+        result = warn(
+            _NAME, f"{result.detail}; records.slices: none of them holds {names}: correct the name, or `field`"
+        )
     return result
+
+
+def unheld_slices(decoded: Sequence[Decoded]) -> list[str]:
+    """Return the slices of which no row has a value."""
+    found: dict[str, set[str]] = {}
+    for one in decoded:
+        for name, slices in one.slices.items():
+            found.setdefault(name, set()).update(slices.values)
+    return [name for name, values in found.items() if values == {NO_VALUE}]
 
 
 def judged(

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
+from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.api_rig import Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 
@@ -20,14 +21,21 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-def opened(browser: Browser, rig: Rig, width: int, height: int) -> Iterator[tuple[Page, Locator]]:
-    """Open the page, and the dialog on it by a key."""
+def opened(
+    browser: Browser,
+    rig: Rig,
+    width: int,
+    height: int,
+    button: str = "How true",
+    name: str = "How true the answers are",
+) -> Iterator[tuple[Page, Locator]]:
+    """Open the page, and a dialog on it by a key."""
     with serving(rig) as server:
         page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
         page.set_default_timeout(SOON_MS)
         page.goto(f"http://127.0.0.1:{server.port}")
-        page.get_by_role("button", name="How true").press("Enter")
-        yield page, page.get_by_role("dialog", name="How true the answers are")
+        page.get_by_role("button", name=button).press("Enter")
+        yield page, page.get_by_role("dialog", name=name)
 
 
 def fits(page: Page, dialog: Locator) -> None:
@@ -83,6 +91,36 @@ def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Br
         fits(page, dialog)
 
 
+def sliced(records: int, auc: float) -> SliceFigures:
+    return SliceFigures(
+        records=records,
+        values={"auc": auc, "accuracy": 0.9, "log_loss": 0.3},
+        lowest={"auc": auc - 0.02, "accuracy": 0.88, "log_loss": 0.28},
+        highest={"auc": auc + 0.02, "accuracy": 0.92, "log_loss": 0.32},
+        cumulative={"auc": 0.7, "accuracy": 0.9, "log_loss": 0.3},
+        cumulative_records=10 * records,
+    )
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig: Rig, width: int, height: int) -> None:
+    rig.slices = {
+        "all": sliced(10_000, 0.71),
+        "country=DE": sliced(900, 0.55),
+        "device=a television that has a long name": sliced(4_000, 0.68),
+        "country=FR": sliced(9_100, 0.73),
+    }
+    rig.post()
+    for page, dialog in opened(browser, rig, width, height, "For whom", "For whom the answers are right"):
+        tables = dialog.locator("table")
+        expect(tables).to_have_count(2)
+        expect(tables.nth(0).locator("tbody th")).to_have_text(["DE", "FR", "all"])
+        expect(tables.nth(0).locator("tbody tr").nth(0).locator("td")).to_have_text(
+            ["900", "0.5500.530 to 0.570", "0.9000.880 to 0.920", "0.3000.280 to 0.320", "0.700"]
+        )
+        fits(page, dialog)
+
+
 def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) -> None:
     rig.post()
     with serving(rig) as server:
@@ -90,3 +128,4 @@ def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) ->
         page.goto(f"http://127.0.0.1:{server.port}")
         expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
         expect(page.locator("#how-true")).to_be_hidden()
+        expect(page.locator("#for-whom")).to_be_hidden()

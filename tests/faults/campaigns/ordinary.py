@@ -56,6 +56,8 @@ def sections(golden: Path) -> Mapping[str, Mapping[str, Any]]:
         "records": {
             "features": {**FEATURES, "x": {**FEATURES["x"], "scale": "running"}},  # type: ignore[dict-item]
             "where": {"user": {"min": _LEAST_USER}},
+            # One that the model does not see, and one that it does.
+            "slices": {"user": "int64", "partition": {}},
         },
         "model": SHAPED["model"],
         "reservoir": {"size": 600, "share": "20 %", "by": "label"},
@@ -107,14 +109,17 @@ def _compare_ends(figures: Figures, topic: Topic, whole: Shelf, killed: Shelf) -
     same = one.manifest.step == two.manifest.step and one.manifest.golden == two.manifest.golden is not None
     for part in ("detectors", "reservoir"):
         same &= whole.part(one.number, part).facts == killed.part(two.number, part).facts
-    mine, theirs = (shelf.part(end.number, "recent").arrays for shelf, end in ((whole, one), (killed, two)))
-    same &= mine.keys() == theirs.keys() and all(apart(mine[name], theirs[name]) == 0 for name in mine)
+    for part in ("recent", "calibration", "slices"):
+        mine, theirs = (shelf.part(end.number, part).arrays for shelf, end in ((whole, one), (killed, two)))
+        same &= mine.keys() == theirs.keys() and all(apart(mine[name], theirs[name]) == 0 for name in mine)
     for number, verdicts in enumerate(topic.verdicts):
         due = Evidence.of(offset for offset in topic.learnable(number) if _matches(offset))
         filtered = sum(not _matches(at) and verdict not in _UNREADABLE for at, verdict in enumerate(verdicts))
         account, seen = two.ledger[number], two.seen[number]
         same &= account == one.ledger[number] and account.balanced and account.position == len(verdicts)
         same &= account.filtered == filtered and seen == one.seen[number] == due
+        # What the live score says of a partition is of its records, each once.
+        same &= mine[f"partition={number}/binned"].sum() == due.count
         figures.lost += max(0, due.count - seen.count)
         figures.learnt_twice += max(0, seen.count - due.count)
     figures.same_evidence = same

@@ -234,7 +234,8 @@ class TrainingCall:
         if guarded:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
         self.shaping.left(shaping, applied)
-        return applied, loss, tf.concat(self.strategy.experimental_local_results(portions), 0)
+        portions = self.strategy.experimental_local_results(portions)
+        return applied, loss, portions[0] if len(portions) == 1 else tf.concat(portions, 0)
 
     def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
@@ -355,7 +356,9 @@ def _columns(output: Any, offsets: Any) -> Any:
     columns = 0 if shape.rank not in {1, 2} else 1 if shape.rank == 1 else shape[1] or 0
     if not 0 < columns <= MOST_COLUMNS or not shape[:1].is_compatible_with(offsets.shape):
         return tf.zeros([tf.shape(offsets)[0], 0])
-    return tf.reshape(tf.cast(output, tf.float32), [tf.shape(offsets)[0], columns])
+    # No operation more than is needed: each is run once a batch.
+    found = tf.cast(output, tf.float32)
+    return found[:, None] if shape.rank == 1 else found
 
 
 def batch_of(rows: Rows, index: int) -> Rows:

@@ -1,0 +1,170 @@
+"""What is watched of the answers: what it costs on the way from bytes to a learnt block, with 28 features.
+
+The same records, JSON and raw, are decoded, made into blocks and learnt by the product's own parts, in turns, in one
+thread: without any watcher, in a call that returns no answers; with the calibration, which is always on; and with
+slices by two fields besides, of which the model sees none. Time is that of the CPU.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rig import report
+from windows import PARTITION, chunk
+
+from millrace.app.settings.sections.records import RecordsSettings, slice_fields, to_decoder, to_schema
+from millrace.consumers.handoff import JOINED_RECORDS
+from millrace.consumers.records import Chunk
+from millrace.pipelines.formats import Decoder
+from millrace.pipelines.gates.slice_gate import SliceGate
+from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
+from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.model.call import compiled_call
+from millrace.training.model.learner import Learner, LearnerOptions
+from millrace.training.model.setup.strategy import DeviceOptions
+from millrace.training.telemetry.calibration.calibration import Calibration
+from millrace.training.telemetry.watcher import Call, Watcher
+from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.slices.slice_scores import SliceScores
+
+FEATURES, UNITS, BATCH, BATCHES = 28, 64, 256, 16
+COUNTRIES, APPS = 40, 12
+SECTION: dict[str, Any] = {
+    "features": {"x": {"dtype": "float32", "shape": [FEATURES]}},
+    "label": {"field": "y", "dtype": "float32"},
+}
+WAYS = ("plain", "calibration", "eyes")
+Watch = Callable[[Learner, RecordsSettings], Sequence[Watcher]]
+
+
+def build() -> Any:
+    """Build a small classifier."""
+    x = keras.Input((FEATURES,), name="x")
+    hidden = keras.layers.Dense(UNITS, activation="relu")(keras.layers.Dense(UNITS, activation="relu")(x))
+    model = keras.Model(x, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(optimizer=keras.optimizers.Adam(0.001), loss="binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def values_of(form: str, records: int) -> list[bytes]:
+    """Make records up; those of JSON have their countries as texts, raw ones as numbers behind all else."""
+    random = np.random.default_rng(7)
+    x = random.normal(size=(records, FEATURES)).round(4)
+    y, countries, apps = (
+        (x.sum(axis=1) > 0),
+        random.integers(COUNTRIES, size=records),
+        random.integers(APPS, size=records),
+    )
+    if form == "raw":
+        return [
+            row.astype("<f4").tobytes() + np.float32(label).tobytes() + np.array([country, app], "<i8").tobytes()
+            for row, label, country, app in zip(x, y, countries, apps, strict=True)
+        ]
+    return [
+        json.dumps({"x": row, "y": float(label), "country": f"country-{country}", "app": int(app)}).encode()
+        for row, label, country, app in zip(x.tolist(), y, countries.tolist(), apps.tolist(), strict=True)
+    ]
+
+
+def records_of(form: str, way: str) -> RecordsSettings:
+    """Return what a record holds. Raw ones are read whole, so the plain way has both fields without their use."""
+    slices = {"country": "string" if form == "json" else "int64", "app": "int64"}
+    return RecordsSettings.model_validate(
+        {**SECTION, "format": form, **({"slices": slices} if way == "eyes" or form == "raw" else {})}
+    )
+
+
+def learner_of(records: RecordsSettings, *, answers: bool) -> Learner:
+    """Build a learner whose calls return answers, or none, as before there were any."""
+    most = compiled_call.MOST_COLUMNS
+    compiled_call.MOST_COLUMNS = most if answers else 0
+    options = LearnerOptions(schema=to_schema(records), batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=1)
+    learner = Learner(build, None, options)
+    learner.trace(learner.rows_of(learner.probe()), deterministic=False)
+    compiled_call.MOST_COLUMNS = most
+    return learner
+
+
+def watchers_of(learner: Learner, records: RecordsSettings, way: str) -> list[Watcher]:
+    """Return what watches."""
+    plan = plan_of(learner.model, learner.call.metrics)
+    found: list[Watcher] = [] if way == "plain" else [Calibration(plan, 300.0, time.monotonic)]
+    if way == "eyes":
+        names = [field.name for field in slice_fields(records)]
+        found.append(SliceScores(SliceGate(names), plan, 300.0, time.monotonic))
+    return found
+
+
+def learnt(chunks: Sequence[Chunk], decoder: Decoder, learner: Learner, watchers: Sequence[Watcher]) -> float:
+    """Learn all records; return the CPU's seconds."""
+    began = time.process_time()
+    options = AssembleOptions(batch_size=BATCH, batches_per_call=BATCHES)
+    assembler = Assembler(learner.options.schema, options, [PARTITION], 1)
+    gates = [gate for one in watchers for gate in one.gates]
+    for gate in gates:
+        gate.begin({})
+    for each in chunks:
+        decoded = decode_chunk(each, decoder)
+        for gate in gates:
+            gate.admits(decoded)
+        assembler.add(decoded)
+        while (block := assembler.take(0.0)) is not None:
+            rows = tf.nest.map_structure(tf.constant, block.rows)
+            rows = rows._replace(labels=rows.labels["y"])
+            outputs = learner.learn(rows).result.outputs
+            facts, present = block.facts, rows.offsets.numpy() >= 0
+            call = Call(facts=facts, rows=[(rows, present)], scored=(), outputs=[outputs], step=1, records=facts.rows)
+            for watcher in watchers:
+                watcher.called(call)
+    for watcher in watchers:
+        # The trainer posts once a second.
+        watcher.figures()  # type: ignore[attr-defined]  # both of them have some
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=131_072)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {}
+    for form in ("json", "raw"):
+        values = values_of(form, given.records)
+        chunks = [
+            chunk(values[first : first + JOINED_RECORDS], first) for first in range(0, len(values), JOINED_RECORDS)
+        ]
+        settings = {way: records_of(form, way) for way in WAYS}
+        learners = {way: learner_of(settings[way], answers=way != "plain") for way in WAYS}
+        watchers = {way: watchers_of(learners[way], settings[way], way) for way in WAYS}
+        took: dict[str, list[float]] = {way: [] for way in WAYS}
+        for turn in range(given.rounds + 1):
+            for way in WAYS[turn % 3 :] + WAYS[: turn % 3]:
+                seconds = learnt(chunks, to_decoder(settings[way]), learners[way], watchers[way])
+                if turn:
+                    took[way].append(seconds)
+        found[form] = {
+            "us_a_record": {way: round(statistics.median(each) / given.records * 1e6, 3) for way, each in took.items()},
+            "of_plain": {
+                way: round(statistics.median(a / b for a, b in zip(took["plain"], took[way], strict=True)), 3)
+                for way in WAYS[1:]
+            },
+        }
+    shares = [(form, way, one["of_plain"][way]) for form, one in found.items() for way in WAYS[1:]]
+    report(
+        {
+            "eyes_of_plain": min(share for _, way, share in shares if way == "calibration"),
+            "slices_of_plain": min(share for _, way, share in shares if way == "eyes"),
+        },
+        found,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The score of each slice: the answers of a call, tallied by the values of some fields of their records.
+
+The first `MOST_VALUES` values of a field are held, in the sequence in which records with them are learnt; the rest are
+`other`. So a value that is held has been counted from its first record on, and which are held is a function of what is
+learnt, as the weights are. `all` are the records of every slice.
+
+Owns the part `slices`: which values are held, and their tallies since checkpoint 0. Runs on the trainer's thread. The
+values come from the gate, on the generator's thread.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from millrace.pipelines.gates.slice_gate import Sliced, SliceGate
+from millrace.training.checkpoints.parts import PartState
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import Floats, Labels
+from millrace.training.telemetry.tallies import (
+    ABSOLUTE,
+    BINNED,
+    ERROR,
+    LOSS,
+    RECORDS,
+    RIGHT,
+    SQUARED,
+    SQUARED_LOSS,
+    Answered,
+    Column,
+    Tallies,
+    Whole,
+    WindowedTallies,
+    answered,
+    columns_of,
+    tallies,
+)
+from millrace.training.telemetry.watcher import Call, Watcher
+from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, NAME, SliceFigures
+
+MOST_VALUES = 50
+_AT_ONCE = 1 << 16
+"""Answers that are counted together: to add up the tallies of all slices takes a third of a millisecond."""
+_EVERY_S = 5.0
+"""How often the figures are computed, which takes some milliseconds."""
+ALL, OTHER = "all", "other"
+_Z = 1.959964
+"""Of an interval of 95 %."""
+SCORES: Mapping[Labels, tuple[str, ...]] = {
+    Labels.BINARY: ("auc", "accuracy", "log_loss"),
+    Labels.CLASSES: ("accuracy", "log_loss"),
+    Labels.ONE_HOT: ("accuracy", "log_loss"),
+    Labels.NUMBERS: ("mae", "rmse", "bias"),
+}
+"""By the kind of label; slices are sorted by the first one."""
+Score = tuple[float, float, float]
+"""A value, and where its interval begins and ends; NaN for no interval."""
+
+
+class SliceScores(Watcher):
+    """The scores of the slices of one model."""
+
+    name = NAME
+
+    def __init__(self, gate: SliceGate, plan: BaselinePlan, window_s: float, clock: Callable[[], float]) -> None:
+        self.gates = (gate,)
+        self._gate, self._plan, self._tallies = gate, plan, WindowedTallies(window_s, clock)
+        self._held: dict[str, dict[str, int]] = {field: {} for field in gate.fields}
+        """By field: the values that are held, with their places."""
+        self._waiting: list[tuple[list[Column], Mapping[str, Whole]]] = []
+        """Answers that are not counted yet, each with the place of its value by field, -1 for others."""
+        self._rows = 0
+        self._clock, self._figures, self._seen_at = clock, dict[str, SliceFigures](), -math.inf
+
+    def called(self, call: Call) -> None:
+        """Take in what a call has scored."""
+        taken = {span.index: self._gate.take(span.partition, span.end) for span in call.facts.spans}
+        for rows in answered(call, self._plan, placed=True):
+            if not len(rows.labels):
+                continue
+            # A label of several columns has as many answers to a record.
+            at, each = _located(rows, taken), rows.labels.size // len(rows.labels)
+            places = {
+                field: np.repeat(_placed(field, rows, at, taken, held), each) for field, held in self._held.items()
+            }
+            self._waiting.append((columns_of(rows, self._plan.labels, in_full=False), places))
+            self._rows += rows.labels.size
+        if self._rows >= _AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        """Count the answers that wait, by slice."""
+        if not self._waiting:
+            return
+        columns = [
+            Column(
+                one.name,
+                one.size,
+                None if one.cells is None else np.concatenate([some[at].cells for some, _ in self._waiting]),
+                None if one.values is None else np.concatenate([some[at].values for some, _ in self._waiting]),
+            )
+            for at, one in enumerate(self._waiting[0][0])
+        ]
+        [whole] = tallies(columns, np.zeros(self._rows, np.int64), 1)
+        found = {ALL: whole}
+        for field, held in self._held.items():
+            places = np.concatenate([some[field] for _, some in self._waiting])
+            places = np.where(places < 0, len(held), places)
+            groups = tallies(columns, places, len(held) + 1)
+            here = np.bincount(places, minlength=len(groups))
+            named = zip([*held, OTHER], groups, here, strict=True)
+            found |= {f"{field}={name}": one for name, one, answers in named if answers}
+        self._tallies.add(found)
+        self._waiting, self._rows = [], 0
+
+    def figures(self) -> Mapping[str, SliceFigures]:
+        """Return the slices that had records in the window, the worst first, as they were some seconds ago."""
+        now = self._clock()
+        if now - self._seen_at >= _EVERY_S:
+            self._figures, self._seen_at = self._computed(), now
+        return self._figures
+
+    def _computed(self) -> dict[str, SliceFigures]:
+        self._count()
+        kind, window, total = self._plan.labels, self._tallies.window(), self._tallies.total
+        found = {name: scores_of(kind, one) for name, one in window.items()}
+        first = SCORES[kind][0] if kind in SCORES else ""
+
+        def worse(name: str) -> tuple[bool, float]:
+            value, lowest, highest = found[name].get(first, (math.nan,) * 3)
+            better_end = highest if HIGHER_IS_BETTER.get(first, True) else -lowest
+            better_end = better_end if math.isfinite(better_end) else value
+            return name != ALL, better_end if math.isfinite(better_end) else math.inf
+
+        return {
+            name: SliceFigures(
+                records=records_in(window[name]),
+                values={score: at[0] for score, at in found[name].items()},
+                lowest={score: at[1] for score, at in found[name].items() if math.isfinite(at[1])},
+                highest={score: at[2] for score, at in found[name].items() if math.isfinite(at[2])},
+                cumulative={score: at[0] for score, at in scores_of(kind, total[name]).items()},
+                cumulative_records=records_in(total[name]),
+            )
+            for name in sorted(found, key=worse)
+        }
+
+    def snapshot(self) -> PartState:
+        """Copy what is held, and the tallies since checkpoint 0."""
+        self._count()
+        held = {field: [*values] for field, values in self._held.items()}
+        return PartState(arrays=dict(self._tallies.arrays()), facts={"labels": str(self._plan.labels), "held": held})
+
+    def restore(self, state: PartState) -> None:
+        """Take it back; fields that were not sliced before, and labels of another kind, begin anew."""
+        self._waiting, self._rows, self._seen_at = [], 0, -math.inf
+        same = state.facts.get("labels") == self._plan.labels
+        held = state.facts.get("held", {}) if same else {}
+        self._held = {
+            field: {value: place for place, value in enumerate(held.get(field, ()))} for field in self._gate.fields
+        }
+        known = (ALL, *(f"{field}=" for field in held if field in self._held))
+        self._tallies.load({name: one for name, one in state.arrays.items() if same and name.startswith(known)})
+
+
+def _located(rows: Answered, taken: Mapping[int, Sequence[Sliced]]) -> Whole:
+    """Return the place of each row's record among all that were taken; -1 for none."""
+    at, first = np.full(len(rows.labels), -1), 0
+    for index, pieces in taken.items():
+        offsets = np.concatenate([np.empty(0, np.int64), *(piece.offsets for piece in pieces)])
+        mine = np.flatnonzero(rows.partitions == index)
+        if len(mine) and len(offsets):
+            wanted = rows.offsets[mine]
+            even = offsets[-1] - offsets[0] == len(offsets) - 1  # no offset is without a record
+            places = np.clip(wanted - offsets[0] if even else offsets.searchsorted(wanted), 0, len(offsets) - 1)
+            at[mine] = np.where(offsets[places] == wanted, first + places, -1)
+        first += len(offsets)
+    return at
+
+
+def _placed(
+    field: str, rows: Answered, at: Whole, taken: Mapping[int, Sequence[Sliced]], held: dict[str, int]
+) -> Whole:
+    """Return the place of each row's value among those held, of which there may be more now; -1 for others."""
+    pieces = [piece.fields[field] for some in taken.values() for piece in some]
+    names = [name for piece in pieces for name in piece.values]
+    starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
+    # A record of which nothing is known is the last of all.
+    codes = np.concatenate(
+        [*(piece.codes + start for piece, start in zip(pieces, starts[:-1], strict=True)), [len(names)]]
+    ).astype(np.int64)[at]
+
+    def placed() -> Whole:
+        return np.array([*(held.get(name, -1) for name in names), -1])[codes]
+
+    places = placed()
+    if len(held) < MOST_VALUES:
+        new = np.flatnonzero((places < 0) & (codes < len(names)))
+        new = new[np.lexsort((rows.offsets[new], rows.partitions[new]))]
+        for code in dict.fromkeys(codes[new].tolist()):
+            if len(held) < MOST_VALUES:
+                held.setdefault(names[code], len(held))
+        places = placed()
+    return places
+
+
+def records_in(found: Tallies) -> int:
+    """Return how many answers a slice has."""
+    return int(found[BINNED].sum() if BINNED in found else found[RECORDS][0])
+
+
+def scores_of(kind: Labels, found: Tallies) -> dict[str, Score]:
+    """Return the scores of some answers, each with its interval."""
+    count = records_in(found)
+    if kind is Labels.NUMBERS:
+        mae, mean, square = (found[name][0] / count for name in (ABSOLUTE, ERROR, SQUARED))
+        return {
+            "mae": _mean(mae, square, count),
+            "rmse": (math.sqrt(square), math.nan, math.nan),
+            "bias": _mean(mean, square, count),
+        }
+    scores: dict[str, Score] = {}
+    if kind is Labels.BINARY:
+        missed, came = found[BINNED].reshape(2, -1)
+        if missed.any() and came.any():
+            scores["auc"] = _auc(missed, came)
+        half = len(came) // 2
+        right = missed[:half].sum() + came[half:].sum()
+    else:
+        right = found[RIGHT][0]
+    return {
+        **scores,
+        "accuracy": _share(right, count),
+        "log_loss": _mean(found[LOSS][0] / count, found[SQUARED_LOSS][0] / count, count),
+    }
+
+
+def _share(right: float, count: int) -> Score:
+    """Return a share with Wilson's interval."""
+    share, z2 = right / count, _Z * _Z / count
+    middle, off = share + z2 / 2, _Z * math.sqrt(share * (1 - share) / count + z2 / count / 4)
+    return float(share), float((middle - off) / (1 + z2)), float((middle + off) / (1 + z2))
+
+
+def _mean(mean: float, square: float, count: int) -> Score:
+    """Return a mean with the interval of the normal distribution."""
+    off = _Z * math.sqrt(max(0.0, square - mean * mean) / count)
+    return float(mean), float(mean - off), float(mean + off)
+
+
+def _auc(missed: Floats, came: Floats) -> Score:
+    """Return the area under the ROC curve of answers in bins, with DeLong's interval; ties count by half."""
+    below, above = np.cumsum(missed) - missed / 2, came.sum() - np.cumsum(came) + came / 2
+    of_came, of_missed = below / missed.sum(), above / came.sum()
+    auc = (came * of_came).sum() / came.sum()
+    variance = sum(
+        (counts * (shares - auc) ** 2).sum() / max(1.0, counts.sum() - 1) / counts.sum()
+        for counts, shares in ((came, of_came), (missed, of_missed))
+    )
+    off = _Z * math.sqrt(variance)
+    return float(auc), float(max(0.0, auc - off)), float(min(1.0, auc + off))
