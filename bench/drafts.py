@@ -29,6 +29,12 @@ STREAMS = (
 )
 RECORDS, QUICK_RECORDS = 12_000, 1_200
 DRAFT, MOA = "draft", "moa"
+DRIFTS = ("agr", "led", "rbf_a", "sine", "sea", "mixed")
+"""Streams that change at once: there the draft without its members, and without its memory too, is seen beside it."""
+WITHOUT: Mapping[str, Mapping[str, Any]] = {
+    "memory": {"training.members": "null", "training.memory": 300},
+    "passes": {"training.members": "null"},
+}
 
 
 def measure(
@@ -47,6 +53,10 @@ def measure(
             DRAFT: Case(DRAFT, "cases/drafted_stream.py", {**topic, "records": lines, "seed": seed}),
             MOA: Case(MOA, "cases/moa_forest.py", {"records": lines}),
         }
+        if stream in DRIFTS and seed == seeds[0]:
+            for name, settings in WITHOUT.items():
+                own = {**topic, "topic": f"{topic['topic']}-{name}", "settings": json.dumps(settings)}
+                cases[name] = Case(name, "cases/drafted_stream.py", {**own, "records": lines, "seed": seed})
         found = {name: {**(printed := run(case))["figures"], **printed["details"]} for name, case in cases.items()}
         lines.unlink()
         said = ", ".join(f"{name} {100 * one['accuracy']:.1f}" for name, one in found.items())
@@ -56,9 +66,11 @@ def measure(
     places = [(stream, seed) for stream in streams for seed in seeds]
     with ThreadPoolExecutor(at_once) as pool:
         results = dict(zip(places, pool.map(one, places), strict=True))
-    return {
-        stream: {name: [results[stream, seed][name] for seed in seeds] for name in (DRAFT, MOA)} for stream in streams
-    }
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for (stream, _), by_learner in results.items():
+        for name, one_seed in by_learner.items():
+            found.setdefault(stream, {}).setdefault(name, []).append(one_seed)
+    return found
 
 
 def percent(results: Sequence[Mapping[str, Any]]) -> float:

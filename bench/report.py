@@ -374,7 +374,8 @@ def drafts_of(report: Report) -> dict[str, Figure]:
     found = {name: figure(name, report["figures"][name], run, aim=MEANINGS[name].aim) for name in OF_DRAFTS}
     others: dict[str, Value] = {"machine.drafts": f"{place(details)}; {details['seeds']} seeds"}
     for stream, by_learner in details["learnt"].items():
-        for learner, results in by_learner.items():
+        for learner in ("draft", "moa"):
+            results = by_learner[learner]
             others[f"draft.{stream}.{learner}"] = round(100 * fmean(one["accuracy"] for one in results), 1)
             others[f"draft.{stream}.{learner}.cpu_us"] = round(fmean(one["cpu_us_per_record"] for one in results))
     return found | {name: figure(name, value, run) for name, value in others.items()}
@@ -438,6 +439,14 @@ def peers(figures: Figures) -> Iterator[list[str]]:
 STREAM_TITLES = {"agrawal": "Agrawal", "random_rbf": "RandomRBF", "led": "LED", "forest": "River's forest"}
 
 
+DRAFT_TITLES = {
+    "draft": "draft",
+    "memory": "with a memory, without members",
+    "passes": "without either",
+    "moa": "MOA's forest",
+}
+
+
 def streams(figures: Figures) -> list[str]:
     """The drifting streams: how often each learner was right, by stream, and what a record cost it."""
     learners = [name.removeprefix("stream.mean.") for name in figures if name.startswith("stream.mean.")]
@@ -483,6 +492,15 @@ def stream_curves(report: Report, shown: Sequence[str]) -> str:
     return lines(f"Accuracy on records before they are learnt, by {plan['window']} records", charts, marks)
 
 
+def draft_curves(report: Report) -> str:
+    """The accuracy along streams that change twice at once, of the first seed."""
+    learnt = {stream: by for stream, by in report["learnt"].items() if set(DRAFT_TITLES) <= by.keys()}
+    charts = {
+        stream: {title: by[name][0]["curve"] for name, title in DRAFT_TITLES.items()} for stream, by in learnt.items()
+    }
+    return lines("Accuracy on records before they are learnt, by 500 records", charts, (1 / 3, 2 / 3))
+
+
 def number(value: Value | None) -> str:
     """Three figures or so."""
     assert isinstance(value, int | float)
@@ -526,6 +544,7 @@ def text(figures: Figures) -> str:
         written += ["![Accuracy along the drifting streams](benchmarks-streams.svg)", ""]
     if "machine.drafts" in figures:
         written += ["### What `init` drafts", "", ran(figures["machine.drafts"]), "", *drafts(figures), ""]
+        written += ["![Accuracy along streams that change at once](benchmarks-drafts.svg)", ""]
     return "\n".join(written)
 
 
@@ -557,6 +576,8 @@ def main() -> None:
     if "streams" in report:
         curves = stream_curves(report["streams"], ("passes 4, rate 0.003", "forest", "passes 1, rate 0.001"))
         (given.into.parent / "benchmarks-streams.svg").write_text(curves)
+    if "drafts" in report:
+        (given.into.parent / "benchmarks-drafts.svg").write_text(draft_curves(report["drafts"]))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """A stream as `millrace init` would have it learnt: how often that was right about records before it learnt them.
 
 Writes the records to a topic, drafts config and model from it, and learns the topic in order, up to its end. Prints the
-share that it guessed right, the CPU of the whole process a record, and the draft's pace. Nothing is changed but that
-the training is deterministic, with this seed.
+share that it guessed right, of all and along the stream, the CPU of the whole process a record, and the draft's pace.
+Nothing is changed but that the training is deterministic, with this seed, and what `--settings` says.
 """
 
 import argparse
 import asyncio
+import json
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rig
 from aiokafka import AIOKafkaProducer
 
@@ -22,12 +24,29 @@ from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.kafka.positions import Now
 
 AT_MOST_S = 1800.0
+WINDOW = 500
+"""Of so many records each is a point of the curve."""
+A_LOOK_S = 0.02
 
 
 async def send(values: list[bytes], bootstrap: str, topic: str) -> None:
     """Write them in order, to one partition."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         await asyncio.gather(*[await producer.send(topic, value, partition=0) for value in values])
+
+
+def right_of(live: Any) -> tuple[int, float]:
+    """Return how many records were guessed so far, and how many of them right."""
+    named = next((name for name in live.cumulative if "accuracy" in name), None)
+    return (live.cumulative_records, live.cumulative[named] * live.cumulative_records) if named else (0, 0.0)
+
+
+def curve(along: list[tuple[int, float]]) -> list[float]:
+    """Return the share that was right of each window, from looks that were some records apart."""
+    records, right = np.array(sorted(set(along))).T
+    at = np.arange(0, records[-1] + 1, WINDOW)
+    found: list[float] = (np.diff(np.interp(at, records, right)) / WINDOW).round(4).tolist()
+    return found
 
 
 def main() -> None:
@@ -37,6 +56,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--records", type=Path, required=True, help="a JSON object a line, the label as y")
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--settings", type=json.loads, default={}, help="a JSON object of what is set by hand")
     given = parser.parse_args()
     values = given.records.read_bytes().splitlines()
     create_topic(given.bootstrap, given.topic, 1)
@@ -51,24 +71,27 @@ def main() -> None:
             "training.seed": given.seed,
             "training.max_wait": "null",
             "training.replicas": 1,
+            **given.settings,
         }
         with rig.hosted(f"{folder}/millrace", settings, RunOptions(until=Now())) as host:
-            began = None
-            while not host.ended.wait(rig.LOOK_S):
-                if began is None and host.service.board.latest is not None:
-                    began = time.process_time()
+            began, along = None, [(0, 0.0)]
             service = host.service
+            while not host.ended.wait(A_LOOK_S):
+                if began is None and service.board.latest is not None:
+                    began = time.process_time()
+                if isinstance(service.running, Running):
+                    along.append(right_of(service.running.live.look()))
             assert isinstance(service.running, Running)
             live = service.running.live.look()
+            along.append(right_of(live))
             training = service.settings.training
             pace = training.model_dump(mode="json", include={"batch_size", "passes", "memory", "members"})
-    named = next(name for name in live.cumulative if "accuracy" in name)
     if abs(live.cumulative_records - len(values)) >= training.batch_size:
         raise SystemExit(f"it has scored {live.cumulative_records} records of {len(values)}")
     cpu_s = time.process_time() - (began or 0.0)
     rig.report(
-        {"accuracy": live.cumulative[named]},
-        {"records": len(values), "cpu_us_per_record": cpu_s / len(values) * 1e6, "pace": pace},
+        {"accuracy": along[-1][1] / along[-1][0]},
+        {"records": len(values), "cpu_us_per_record": cpu_s / len(values) * 1e6, "pace": pace, "curve": curve(along)},
     )
 
 
