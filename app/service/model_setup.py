@@ -49,7 +49,7 @@ def load_model(settings: Settings) -> LoadedModelFile:
     functions, members = load(model_file(settings)), settings.training.members
     if members is None:
         return functions
-    return replace(functions, build=partial(MixedModel.of, functions.build, members.recent, members.since_drift))
+    return replace(functions, build=partial(MixedModel.of, functions.build, **members.model_dump()))
 
 
 def build_learner(

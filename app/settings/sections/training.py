@@ -60,7 +60,7 @@ class LiveMetricsSettings(Section):
 
 
 class MembersSettings(Section):
-    """Two copies of the model, mixed by how good each was of late."""
+    """Copies of the model, mixed by how good each was of late."""
 
     recent: Count = Field(
         300, ge=1, le=1_000_000, description="The later passes of one member draw from the last records, this many."
@@ -71,6 +71,11 @@ class MembersSettings(Section):
         le=1_000_000,
         description="Those of the other draw from the records since the stream has changed, at most from this many. "
         "Where its loss rises by more than chance, it begins anew.",
+    )
+    once: bool = Field(
+        default=False,
+        description="Whether there is a third member, which learns each record once, in the first pass. It is ahead "
+        "where the records tell little, and more passes learn the noise.",
     )
 
     @model_validator(mode="after")
@@ -104,7 +109,7 @@ class TrainingSettings(Section):
     )
     members: MembersSettings | None = Field(
         None,
-        description="Two copies of the model, mixed by how good each was of late, in place of one: a change is learnt "
+        description="Copies of the model, mixed by how good each was of late, in place of one: a change is learnt "
         "better, for about twice the computing. Takes a functional or Sequential model. The rows are in each "
         "checkpoint. Needs passes of 2 or more, one worker, and no training.memory. Null: one model.",
         examples=[{"recent": 300, "since_drift": 10_000}],

@@ -307,7 +307,7 @@ _TRAINING = {
     "batch_size": "records a step; larger ones are faster",
     "passes": "steps with each batch; only the first scores its records",
     "memory": "the later ones learn from so many records before",
-    "members": "two models, mixed by how good each was of late",
+    "members": "three models, mixed by how good each was of late",
 }
 """The comment beside each setting."""
 _LADDER = ((32, 8), (32, 4), (32, 2), (32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1))
@@ -332,7 +332,7 @@ class Pace:
     passes: int
     memory: int | None
     members: bool
-    """Whether two members, one of which has such a memory, learn in place of one model."""
+    """Whether members, one of which has such a memory, learn in place of one model."""
     learning_rate: float
     why: str
     """A sentence or two for the drafted file."""
@@ -342,7 +342,7 @@ class Pace:
         """What it is in the settings' section `training`."""
         remembered: dict[str, Any] = {"memory": self.memory} if self.memory else {}
         if self.memory and self.members:
-            remembered = {"members": {"recent": self.memory, "since_drift": _SINCE_DRIFT}}
+            remembered = {"members": {"recent": self.memory, "since_drift": _SINCE_DRIFT, "once": True}}
         return {"batch_size": self.batch_size, "passes": self.passes, **remembered}
 
 

@@ -95,7 +95,7 @@ def test_a_member_that_begins_anew_is_told_at_most_once_a_minute_and_not_after_a
     events = Events()
     observer, noticing = Observer(lambda: seen[-1]), Noticing(events.report)
     for second, restarts in ((0, 2), (1, 2), (2, 3), (30, 4), (70, 5), (140, 1), (150, 2)):
-        members = MembersFigures(since_drift_share=0.5, since_drift_records=64, restarts=restarts)
+        members = MembersFigures(since_drift_share=0.5, once_share=0.0, since_drift_records=64, restarts=restarts)
         figures = {**seen[0].figures, "members": members}
         seen.append(replace(seen[0], clock=seen[0].clock + second, figures=figures))
         noticing.look(observer.look())

@@ -41,7 +41,7 @@ HOUR_S, DAY_S = 3600, 86_400
 def test_the_slower_a_topic_the_more_updates_a_record(
     held: int, rate: float | None, batch_size: int, passes: int, remembers: str | None
 ) -> None:
-    remembered = {"memory": 300, "members": {"recent": 300, "since_drift": 10_000}}
+    remembered = {"memory": 300, "members": {"recent": 300, "since_drift": 10_000, "once": True}}
     pace = {"batch_size": batch_size, "passes": passes}
     assert pace_for(held, rate).training == (pace if remembers is None else {**pace, remembers: remembered[remembers]})
 

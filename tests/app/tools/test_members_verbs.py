@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
     "records": {"features": {"user": "int32", "x": "float32"}, "label": {"y": "float32"}},
     "windows": {"by": "user", "of": ["x"], "length": 4},
     "model": {"build": "./model.py:build_model"},
-    "training": {"batch_size": 16, "passes": 2, "members": {"recent": 48, "since_drift": 500}},
+    "training": {"batch_size": 16, "passes": 2, "members": {"recent": 48, "since_drift": 500, "once": True}},
     "checkpoints": {"path": "./checkpoints"},
     "archive": {"path": "./archive"},
     "export": {"path": "./exports", "formats": ["saved_model", "onnx"]},

@@ -70,7 +70,7 @@ class Form:
     shaped: int = 0
     """Kills of a run whose rows depend on the records before them."""
     members: int = 0
-    """Kills of a run of two members."""
+    """Kills of a run of members."""
     ordinary: int = 0
     """Kills of a run of an ordinary stream: filtered, scaled, remembered by class."""
     joined: int = 0

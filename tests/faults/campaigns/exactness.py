@@ -54,9 +54,9 @@ EVERYTHING: Mapping[str, Mapping[str, Any]] = {
 class that is to come less often are left out; rows of the past beside them; and noise."""
 MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "model": {"build": f"{Path(members_model.__file__)}:build_model"},
-    "training": {**EXACT, "shuffle": 0, "members": {"recent": 300, "since_drift": 2_000}},
+    "training": {**EXACT, "shuffle": 0, "members": {"recent": 300, "since_drift": 2_000, "once": True}},
 }
-"""Two members, of which one begins anew whenever the labels mean the opposite."""
+"""Three members, of which one begins anew whenever the labels mean the opposite."""
 _BEFORE, _A_KILL = 8_000, 3_000
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS, _MOST_SAVES = 6, 3

@@ -41,7 +41,7 @@ MEANINGS: Mapping[str, str] = {
     "shaping_learnt_twice": "the same: offsets learnt twice",
     "shaping_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
     "shaping_wrong": "the same: sequences learnt that are not those of a plain reference over the whole log",
-    "members_kills": "SIGKILLs of a run of two members, of which one begins anew at each drift",
+    "members_kills": "SIGKILLs of a run of members, of which one begins anew at each drift",
     "members_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
     "ordinary_kills": "SIGKILLs of a run that filters, scales and has a golden set, a reservoir by class, a detector",
     "ordinary_lost": "the same: matching offsets lost",

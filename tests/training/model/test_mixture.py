@@ -1,4 +1,4 @@
-"""Two members of a model: each learns as if it were alone, they are mixed by their losses, one begins anew."""
+"""Members of a model: each learns as if it were alone, they are mixed by their losses, one begins anew."""
 
 import math
 from dataclasses import replace
@@ -34,8 +34,13 @@ def two(build: Any = sgd) -> Any:
     return MixedModel.of(build, RECENT, SINCE_DRIFT)
 
 
+def three(build: Any = sgd) -> Any:
+    """Build a mixture with the member that learns each record once."""
+    return MixedModel.of(build, RECENT, SINCE_DRIFT, once=True)
+
+
 def learner_of(build: Any = two, **given: Any) -> Learner:
-    """Build a learner of two members."""
+    """Build a learner of members."""
     extra = {name: given.pop(name) for name in ("balance", "augment", "reservoir") if name in given}
     return Learner(build, None, replace(options_of(passes=PASSES, **given), members=SINCE_DRIFT, **extra))
 
@@ -50,13 +55,15 @@ def expects_a_drift(learner: Learner) -> None:
     state(learner, "rise").assign([0, 0, 100, 0.01, 1e-4, 0, 0])
 
 
-def test_each_member_learns_its_own_rows_by_a_plain_keras_loop_and_the_mean_is_scored_before() -> None:
-    learner, plain = learner_of(), [sgd(), sgd()]
+@pytest.mark.parametrize("build", [two, three])
+def test_each_member_learns_its_own_rows_by_a_plain_keras_loop_and_the_mean_is_scored_before(build: Any) -> None:
+    learner = learner_of(build)
+    plain = [sgd() for _ in learner.model.members]
     for model, member in zip(plain, learner.model.members, strict=True):
         model.jit_compile = False
         for variable, mine in zip(model.variables, member.variables, strict=True):
             variable.assign(read(mine))
-    identity, faded, rows_so_far = np.int64(learner.witness.identities.numpy()[0]), np.zeros(2), list[Any]()
+    identity, faded, rows_so_far = np.int64(learner.witness.identities.numpy()[0]), np.zeros(len(plain)), list[Any]()
     loss, first = keras.losses.BinaryCrossentropy(), 0
     for seed, (batches, absent) in enumerate([(1, 3), (3, 0), (2, BATCH - 1), (3, 5)]):
         rows = block(batches, rows=batches * BATCH - absent, seed=seed, first=first)
@@ -66,14 +73,15 @@ def test_each_member_learns_its_own_rows_by_a_plain_keras_loop_and_the_mean_is_s
             here = (offsets >= 0).astype(np.float32)
             answers = [np.asarray(model(x)) for model in plain]
             shares = np.exp(-0.3 * faded) / np.exp(-0.3 * faded).sum()
-            mixed = shares[0] * answers[0] + shares[1] * answers[1]
+            mixed = sum(share * answer for share, answer in zip(shares, answers, strict=True))
             assert result.losses[index] == pytest.approx(float(loss(y[:, None], mixed, here)), rel=1e-4)
             losses = [float(loss(y[:, None], answer, here)) * BATCH for answer in answers]
             faded = faded * math.exp(-here.sum() / 100) + losses
             rows_so_far += [(x[row], y[row]) for row in range(BATCH) if offsets[row] >= 0]
             drawn = uniforms(int(offsets[0]), identity)
-            for model, reach, mine in zip(plain, (RECENT, SINCE_DRIFT), drawn, strict=True):
+            for model in plain:
                 model.train_on_batch(x, y, here)
+            for model, reach, mine in zip(plain[:2], (RECENT, SINCE_DRIFT), drawn, strict=True):
                 last = rows_so_far[-reach:]
                 for taken in (mine * len(last)).astype(int):
                     pairs = [last[place] for place in taken]
@@ -161,7 +169,7 @@ def state_of_model(model: Any, name: str) -> Any:
 
 
 def test_a_restored_checkpoint_goes_on_with_the_same_bits_through_a_drift() -> None:
-    whole, first, second = (learner_of(partial(two, mlp)) for _ in range(3))
+    whole, first, second = (learner_of(partial(three, mlp)) for _ in range(3))
     for one in (whole, first):
         expects_a_drift(one)
     for seed in range(6):
@@ -178,7 +186,7 @@ def test_a_restored_checkpoint_goes_on_with_the_same_bits_through_a_drift() -> N
 
 
 def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
-    learner = learner_of()
+    learner = learner_of(three)
     learner.learn(block(3))
     before, weights = held(learner), state_of(learner)
     bad = with_feature(block(1, seed=1, first=100), 2, np.inf)
@@ -192,7 +200,7 @@ def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_the_proofs_at_a_start_hold(replicas: int) -> None:
-    learner = learner_of(partial(two, regularized), replicas=replicas)
+    learner = learner_of(partial(three, regularized), replicas=replicas)
     learner.trace(learner.rows_of(learner.probe()), deterministic=True)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
     assert {finding.holds for finding in findings} == {True}, findings

@@ -8,7 +8,7 @@ from millrace.consumers.metric import PartFigures, gauge
 
 @dataclass(frozen=True, slots=True)
 class MembersFigures(PartFigures):
-    """With `training.members`: how the two copies of the model are mixed just now."""
+    """With `training.members`: how the copies of the model are mixed just now."""
 
     name: ClassVar = "members"
     within: ClassVar = "training"
@@ -17,6 +17,10 @@ class MembersFigures(PartFigures):
         float, gauge("members_since_drift_share", "Bad: near 0 for long; the stream changes faster than it learns.")
     ]
     """The share of the member `since_drift` in what is answered, from 0 to 1."""
+    once_share: Annotated[
+        float, gauge("members_once_share", "Bad: near 1 for long; what is new is noise, and fewer passes are enough.")
+    ]
+    """The share of the member `once`, from 0 to 1; 0 without one."""
     since_drift_records: Annotated[
         int, gauge("members_since_drift_records", "Bad: far below training.members.since_drift, again and again.")
     ]

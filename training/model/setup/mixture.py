@@ -1,9 +1,10 @@
-"""`training.members`: two copies of one model, mixed by how good each was of late, as one Keras model.
+"""`training.members`: two or three copies of one model, mixed by how good each was of late, as one Keras model.
 
 The member `recent` draws the rows of its later passes from the last few hundred records, the member `since_drift` from
 all records since the stream has changed, up to some thousand. Where the loss of the second rises by more than chance,
-it begins anew with the weights that it was built with. What both answer is averaged; the share of a member shrinks
-exponentially with its losses of about the last hundred records, each scored before it was learnt.
+it begins anew with the weights that it was built with. A third, `once`, learns each record once. What they answer is
+averaged; the share of a member shrinks exponentially with its losses of about the last hundred records, each scored
+before it was learnt.
 
 As it is one model, whose state is in variables of its own, checkpoints, exports and all else hold it without knowing.
 Each member has its own optimizer, and learns as if it were alone. Built where the user's model would be; its methods
@@ -32,6 +33,8 @@ from millrace.training.model.setup.keras_internals import (
 )
 
 _STATE = "members"
+_OTHERS = ("since_drift", "once")
+"""The members after the first, whose variables are below these names."""
 _SHARPNESS, _DECAY = 0.3, 100.0
 """A share is exp(-0.3 L), where L is the sum of a member's losses, each of which has faded by e after 100 records."""
 _BLOCK = 32
@@ -51,22 +54,25 @@ _FEWEST, _MOST = 64, 1000
 
 
 class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes are Any
-    """The two members, and the state by which they are mixed. Build it inside the strategy's scope."""
+    """The members, and the state by which they are mixed. Build it inside the strategy's scope."""
 
     def __init__(self, members: Sequence[Any], recent: int, since_drift: int) -> None:
-        """`members` are two compiled models, built by the same code."""
-        first, second = members
-        state = _MemberState()
+        """`members` are two or three compiled models, built by the same code."""
+        first, second, *third = members
+        state = _MemberState(len(members))
         mixing = [_Mixed(state, name) for name in getattr(first, "output_names", None) or ["output"]]
         inputs = inputs_of(first)
         super().__init__(inputs, _mixed(mixing, [member(inputs) for member in members]))
-        self.members, self._mixing, self._state = [first, second], mixing, state
+        self.members, self._mixing, self._state = list(members), mixing, state
         self._recent, self._since_drift = recent, since_drift
-        for variable in second.variables:
-            put_below(variable, "since_drift")
+        for name, member in zip(_OTHERS, members[1:], strict=False):
+            for variable in member.variables:
+                put_below(variable, name)
         for member in members:
             member.optimizer.build(member.trainable_variables)
         self.since_drift_optimizer = second.optimizer
+        if third:
+            self.once_optimizer = third[0].optimizer
         # Variables, because another process might draw other numbers from the same seed.
         fresh = [(one, state.held(one, f"fresh_{at}")) for at, one in enumerate(_weights(second))]
         slots = [(one, np.asarray(one).flat[0]) for one in second.optimizer.variables]
@@ -87,9 +93,12 @@ class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes a
             forget_metrics(member)
 
     @classmethod
-    def of(cls, build: Callable[[], Any], recent: int, since_drift: int) -> Any:
-        """Build the members; return what is no compiled model as it is, to be refused as it would be without them."""
-        members = [build() for _ in range(2)]
+    def of(cls, build: Callable[[], Any], recent: int, since_drift: int, *, once: bool = False) -> Any:
+        """Build the members; return what is no compiled model as it is, to be refused as it would be without them.
+
+        With `once` there is a third one, which takes part in the first pass alone.
+        """
+        members = [build() for _ in range(2 + once)]
         for model in members:
             if getattr(model, "optimizer", None) is None:
                 return model
@@ -111,8 +120,10 @@ class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes a
 
     def figures(self) -> MembersFigures:
         """Return how the members are mixed just now."""
+        shares = [*map(float, self._state.shares()), 0.0]
         return MembersFigures(
-            since_drift_share=float(self._state.shares()[1]),
+            since_drift_share=shares[1],
+            once_share=shares[2],
             since_drift_records=int(_read(self._state.young)),
             restarts=int(_read(self._state.restarts)),
         )
@@ -123,7 +134,7 @@ class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes a
         return [*super().metrics_variables, *(one for each in self.members for one in each.metrics_variables)]
 
     def _aggregate_additional_loss(self, loss: Any) -> Any:
-        # The layers of both members add theirs.
+        # The layers of all members add theirs.
         return super()._aggregate_additional_loss(loss) / len(self.members)
 
     def _symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -142,7 +153,7 @@ class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes a
     @property
     def steps(self) -> list[Callable[[Any], Any]]:
         """What learns the rows of a later pass, by member."""
-        return [partial(learn, member) for member in self.members]
+        return [partial(learn, member) for member in self.members[:2]]
 
     def scored(self, x: Any, y: Any, w: Any, corrected: Callable[[Any], Any]) -> Any:
         """Return the answers as they are in use; the losses of the members, which have not learnt the rows, too."""
@@ -181,10 +192,10 @@ class MixedModel(keras.Model):  # type: ignore[misc]  # to mypy Keras' classes a
 class _MemberState(keras.layers.Layer):  # type: ignore[misc]  # as above
     """The variables by which members are mixed and a drift is found."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: int) -> None:
         super().__init__(name=_STATE, dtype="float32", autocast=False)
         weight = partial(self.add_weight, initializer="zeros", trainable=False)
-        self.faded = weight(shape=(2,), name="losses")
+        self.faded = weight(shape=(members,), name="losses")
         """By member: the faded sum of its losses."""
         self.young = weight(shape=(), name="young")
         """How many records the second member may draw from."""
@@ -241,8 +252,8 @@ class _Mixed(keras.layers.Layer):  # type: ignore[misc]  # as above
         self._state = state
 
     def call(self, answers: Sequence[Any]) -> Any:
-        shares = tf.cast(self._state.shares(), answers[0].dtype)
-        return shares[0] * answers[0] + shares[1] * answers[1]
+        shares = tf.unstack(tf.cast(self._state.shares(), answers[0].dtype))
+        return tf.add_n([share * answer for share, answer in zip(shares, answers, strict=True)])
 
 
 def members_of(model: Any) -> Sequence[Any]:
