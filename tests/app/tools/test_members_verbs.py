@@ -87,7 +87,7 @@ def test_a_mixture_is_pretrained_exported_served_and_forked_and_its_weights_are_
     mixture = load_model(loaded.settings).build()
     mixture.load_weights(tmp_path / "mixed.weights.h5")
     np.testing.assert_allclose(np.asarray(mixture({"user": users, "x": windows})), answers, atol=1e-6)
-    first, second = (np.asarray(one({"user": users, "x": windows})) for one in mixture.members)
+    first, second, _ = (np.asarray(one({"user": users, "x": windows})) for one in mixture.members)
     assert np.abs(first - second).max() > 0.01
 
     with serving(tmp_path, "clicks", serve__listen="127.0.0.1:0", serve__drain="0s") as server:
