@@ -22,11 +22,11 @@ from aiokafka import AIOKafkaProducer
 from millrace.app.service.service import Running, RunOptions
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.kafka.positions import Now
+from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
 
 AT_MOST_S = 1800.0
 WINDOW = 500
 """Of so many records each is a point of the curve."""
-A_LOOK_S = 0.02
 
 
 async def send(values: list[bytes], bootstrap: str, topic: str) -> None:
@@ -41,9 +41,21 @@ def right_of(live: Any) -> tuple[int, float]:
     return (live.cumulative_records, live.cumulative[named] * live.cumulative_records) if named else (0, 0.0)
 
 
+def follow() -> list[tuple[int, float]]:
+    """Have the trainer look after each call, and return where it puts what it sees."""
+    add, along = LiveMetrics.add, [(0, 0.0)]
+
+    def followed(live: LiveMetrics, sums: Sums) -> None:
+        add(live, sums)
+        along.append(right_of(live.look()))
+
+    setattr(LiveMetrics, "add", followed)  # noqa: B010 - mypy takes no other way
+    return along
+
+
 def curve(along: list[tuple[int, float]]) -> list[float]:
-    """Return the share that was right of each window, from looks that were some records apart."""
-    records, right = np.array(sorted(set(along))).T
+    """Return the share that was right of each window, from looks that are a call apart."""
+    records, right = np.array(along).T
     at = np.arange(0, records[-1] + 1, WINDOW)
     found: list[float] = (np.diff(np.interp(at, records, right)) / WINDOW).round(4).tolist()
     return found
@@ -61,6 +73,7 @@ def main() -> None:
     values = given.records.read_bytes().splitlines()
     create_topic(given.bootstrap, given.topic, 1)
     asyncio.run(send(values, given.bootstrap, given.topic))
+    along = follow()
     rig.STATE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="draft-", dir=rig.STATE) as folder:
         told = ("--topic", given.topic, "--bootstrap-servers", given.bootstrap, "--label", "y", "--out", folder)
@@ -74,24 +87,25 @@ def main() -> None:
             **given.settings,
         }
         with rig.hosted(f"{folder}/millrace", settings, RunOptions(until=Now())) as host:
-            began, along = None, [(0, 0.0)]
-            service = host.service
-            while not host.ended.wait(A_LOOK_S):
+            began, service = None, host.service
+            while not host.ended.wait(rig.LOOK_S):
                 if began is None and service.board.latest is not None:
                     began = time.process_time()
-                if isinstance(service.running, Running):
-                    along.append(right_of(service.running.live.look()))
             assert isinstance(service.running, Running)
-            live = service.running.live.look()
-            along.append(right_of(live))
+            scored, right = right_of(service.running.live.look())
             training = service.settings.training
             pace = training.model_dump(mode="json", include={"batch_size", "passes", "memory", "members"})
-    if abs(live.cumulative_records - len(values)) >= training.batch_size:
-        raise SystemExit(f"it has scored {live.cumulative_records} records of {len(values)}")
+    if abs(scored - len(values)) >= training.batch_size:
+        raise SystemExit(f"it has scored {scored} records of {len(values)}")
     cpu_s = time.process_time() - (began or 0.0)
     rig.report(
-        {"accuracy": along[-1][1] / along[-1][0]},
-        {"records": len(values), "cpu_us_per_record": cpu_s / len(values) * 1e6, "pace": pace, "curve": curve(along)},
+        {"accuracy": right / scored},
+        {
+            "records": len(values),
+            "cpu_us_per_record": cpu_s / len(values) * 1e6,
+            "pace": pace,
+            "curve": curve(along),
+        },
     )
 
 
