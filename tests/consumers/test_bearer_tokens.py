@@ -1,5 +1,6 @@
 """Tokens from a real endpoint, a file and a command: kept, renewed in time, and never in a text."""
 
+import asyncio
 import stat
 import sys
 import threading
@@ -13,6 +14,7 @@ from millrace.app.settings.sections.oauth import OAuthSettings, to_tokens
 from millrace.consumers import bearer_tokens
 from millrace.consumers.bearer_tokens import TokenSource
 from millrace.consumers.errors import ConfigError, MillraceError, UnreachableError
+from millrace.consumers.kafka.oauth import TokenLogin
 from tests.oidc import CLIENT, SECRET, OidcProvider
 
 pytestmark = pytest.mark.row(45)
@@ -84,8 +86,14 @@ def test_while_a_token_is_valid_an_endpoint_that_is_away_holds_nobody_up(
     provider: OidcProvider, old: TokenSource, away: Callable[[OidcProvider], None]
 ) -> None:
     first = old.held
+    assert first is not None
     away(provider)
+    _, renewal = old.begin()
     assert old.token() == first
+    assert asyncio.run(TokenLogin(old).token()) == first.text
+    if not provider.goes_on.is_set():
+        assert renewal is not None
+        assert not renewal.done(), "nobody has waited for its end"
 
 
 @pytest.mark.parametrize(
