@@ -92,7 +92,8 @@ class SecuredBroker:
         if listener == "OAUTH":
             secret = self.folder / "client.secret"
             secret.write_text(SECRET)
-            oauth = {"token_endpoint": self.provider.url, "client_id": CLIENT, "client_secret_file": str(secret)}
+            login = {"token_endpoint": self.provider.url, "client_id": CLIENT, "client_secret_file": str(secret)}
+            oauth = {**login, "extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"}}
             settings |= {"sasl_mechanism": "OAUTHBEARER", "oauth": oauth}
         elif protocol.startswith("SASL"):
             password = self.folder / f"{user}.password"
