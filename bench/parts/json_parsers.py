@@ -7,6 +7,12 @@ Chunks of 16,384 records of several shapes, one thread, its CPU, in turns. awkwa
 schema) takes less time and is not used. A list in place of the one value of its last field makes it read beyond its own
 instructions, which ends the process: `crashes` says whether it did, in a process apart. It also takes a key for any
 name that the key begins with, and keeps the first of two equal keys, so all keys have to be looked at besides.
+
+Nor is a parser of our own used that numba 0.68 compiles: one pass over the bytes, which takes plain records, whose
+numbers come out as pyarrow rounds them, and leaves all others to pyarrow. On 2026-11-26 it took 0.97 us of these lists
+and pyarrow 2.94, by name 1.12 and 4.32, four of them 1.40 and 2.21, of nested records 0.53 and 1.40. In functions that
+can be read it is 518 lines and took 2.2 us; numba and LLVM are 208 MB on disk; and each start that finds no cache of an
+earlier one compiles for 4 s of CPU, of such functions for 9.
 """
 
 import argparse

@@ -88,7 +88,7 @@ class CsvDecoder:
             delimiter=ord(settings.delimiter),
             quote=None if settings.quote is None else ord(settings.quote),
         )
-        self._look = CsvLook(self._places, count, settings.delimiter, settings.lists)
+        self._look = CsvLook(self._places, count, settings.delimiter, settings.quote, settings.lists)
         self._names = [str(column) for column in range(count)]
         self._read = [column for place in self._places for column in place.columns]
         texts = dict.fromkeys(self._read, pa.binary())
@@ -121,13 +121,14 @@ class CsvDecoder:
         if small and not doubted and (rows := self._rows_as(group, text, typed=True)) is not None:
             yield rows
             return
-        suspects = self._look.suspects(group.records, text) if small else np.empty(0, np.int64)
+        begins = begins_of(group.records)
+        suspects = self._look.suspects(text, begins) if small else np.empty(0, np.int64)
         if not 0 < len(suspects) <= len(group.records) // _SPARSE:
             yield from self._read_or_split(group, text)
             return
         rows = suspects.tolist()
         rest = _CsvGroup(without(group.records, rows), np.delete(group.indices, suspects))
-        yield from self._read_or_split(rest, text_without(text, begins_of(group.records), rows))
+        yield from self._read_or_split(rest, text_without(text, begins, rows))
         part = _CsvGroup([group.records[row] for row in rows], group.indices[suspects])
         as_texts = self._texts_of(part, joined(part.records))
         yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)

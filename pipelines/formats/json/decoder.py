@@ -53,7 +53,7 @@ import pyarrow.json as pj
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import FramedJson, framed
-from millrace.pipelines.formats.json.look import JsonLook, suspects_of, with_number
+from millrace.pipelines.formats.json.look import JsonLook, suspects_of
 from millrace.pipelines.formats.shared.arrow_columns import (
     ColumnReader,
     element_type,
@@ -73,6 +73,7 @@ from millrace.pipelines.formats.shared.pieces import (
     begins_of,
     is_utf8,
     joined,
+    matching,
     not_utf8,
     text_without,
     together,
@@ -320,7 +321,8 @@ class JsonDecoder:
             if row := _STOPPED_AT.search(words):
                 return _ParserStop([int(row[1])], reads_on=True)
             number = _NO_WHOLE_NUMBER.search(words)
-            return _ParserStop() if number is None else _ParserStop(with_number(text, begins_of(records), number[1]))
+            holds = None if number is None else matching(text, begins_of(records), re.escape(number[1]))
+            return _ParserStop(() if holds is None else np.flatnonzero(holds).tolist())
         return table if table.num_rows == len(records) else _ParserStop()
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:

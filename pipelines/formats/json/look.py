@@ -8,12 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.paths import AskedField
-from millrace.pipelines.formats.shared.pieces import not_utf8
+from millrace.pipelines.formats.shared.pieces import matching, not_utf8
 
 _NUMBER, _TEXT, _BOOL, _LIST, _RECORD = "-0-9NI", '"', "tf", r"\[", "{"
 _NO_WHOLE = r"|-?[0-9]+[.eE]|-?[0-9]{20}"
@@ -38,22 +36,8 @@ class JsonLook:
 
 def suspects_of(text: bytes, begins: Int64s, look: JsonLook) -> list[int]:
     """Return the records that the parser probably refuses, ascending."""
-    found = _rows(pc.match_substring_regex(_records(text, begins), look.pattern))
+    found = np.flatnonzero(matching(text, begins, look.pattern)).tolist()
     return found if text.isascii() else sorted({*found, *not_utf8(text, begins)})
-
-
-def with_number(text: bytes, begins: Int64s, number: str) -> list[int]:
-    """Return the records that hold a number which the parser refuses."""
-    return _rows(pc.match_substring(_records(text, begins), number))
-
-
-def _records(text: bytes, begins: Int64s) -> pa.Array:
-    buffers = [None, pa.py_buffer(begins), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.large_binary(), len(begins) - 1, buffers)
-
-
-def _rows(mask: pa.Array) -> list[int]:
-    return [int(row) for row in np.flatnonzero(mask.to_numpy(zero_copy_only=False))]
 
 
 def _all_nodes(members: Iterable[tuple[str, AskedField]]) -> Iterator[tuple[str, AskedField]]:

@@ -136,9 +136,9 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     faults[absent] = Show.MISSING
     column, begins = _of_one_length(inner, lengths, good, shape[0])
     if inner_faults is not None and inner_faults.any():
-        rows = np.flatnonzero(good)
-        worst = _worst(inner_faults[begins[rows][:, None] + np.arange(shape[0])], len(rows))
-        faults[rows] = Show.GOOD if worst is None else worst
+        bad = np.flatnonzero(inner_faults)
+        rows = (begins + lengths).searchsorted(bad, "right")
+        np.maximum.at(faults, rows[good[rows]], inner_faults[bad[good[rows]]])
     return column, faults
 
 

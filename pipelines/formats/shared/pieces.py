@@ -12,6 +12,7 @@ from operator import length_hint
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
@@ -81,6 +82,10 @@ LARGEST = 1 << 30
 """Bytes of one text. Arrow counts in 32 bits: a larger record is refused, a larger chunk is parsed in parts."""
 
 
+_PIECE = 1 << 16
+"""Bytes that are decoded together: those behind an error are decoded again."""
+
+
 def joined(records: Sequence[bytes]) -> bytes:
     """Return the records as one text, with a newline after each."""
     return b"\n".join((*records, b""))
@@ -121,16 +126,24 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def not_utf8(text: bytes | memoryview, begins: Int64s) -> list[int]:
+def not_utf8(text: bytes, begins: Int64s) -> list[int]:
     """Return the records that are not UTF-8."""
     found, at, view = list[int](), 0, memoryview(text)
     while at < len(text):
+        end = int(begins[min(int(begins.searchsorted(at + _PIECE)), len(begins) - 1)])
         try:
-            str(view[at:], "utf-8")
+            str(view[at:end], "utf-8")
         except UnicodeDecodeError as error:
             row = int(begins.searchsorted(at + error.start, "right")) - 1
             found.append(row)
-            at = int(begins[row + 1])
-        else:
-            break
+            end = int(begins[row + 1])
+        at = end
+    return found
+
+
+def matching(text: bytes, begins: Int64s, pattern: str) -> npt.NDArray[np.bool_]:
+    """Return which records, each with its newline, a regular expression finds something in: without the GIL."""
+    buffers = [None, pa.py_buffer(begins), pa.py_buffer(text)]
+    records = pa.Array.from_buffers(pa.large_binary(), len(begins) - 1, buffers)
+    found: npt.NDArray[np.bool_] = pc.match_substring_regex(records, pattern).to_numpy(zero_copy_only=False)
     return found

@@ -12,8 +12,10 @@ import pytest
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv import CsvSettings
+from millrace.pipelines.formats.csv import CsvSettings, places_of
+from millrace.pipelines.formats.csv.look import CsvLook
 from millrace.pipelines.formats.shared.number_texts import converted
+from millrace.pipelines.formats.shared.pieces import begins_of, joined
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, outcomes
 
@@ -47,6 +49,19 @@ def test_a_few_texts_for_numbers_do_not_have_the_chunk_read_as_texts(
     assert found[: len(good)] == list(range(len(good)))
     assert all(isinstance(verdict, tuple) for verdict in found[len(good) :])
     assert wide == [True] * (1 if frame_refuses else 2)
+
+
+@pytest.mark.parametrize("mark", "|;^$.*+?()[]{}\\-#~&\t ")
+@pytest.mark.parametrize("role", ["delimiter", "quote", "lists"])
+def test_the_look_at_a_chunk_takes_marks_as_they_are(role: str, mark: str) -> None:
+    settings = CsvSettings(**{"quote": '"', role: mark})
+    places, columns = places_of(PAIRS, settings)
+    look = CsvLook(places, columns, settings.delimiter, settings.quote, settings.lists)
+    rows = [["7", "a"], ["x", "a"], ["7", "{0}a{1}{0}{0}{0}"], ["{0}7{0}", ""], ["7x", ""], ["1e3", "7"], ["7", "xa"]]
+    cells = [[cell.format(settings.quote, settings.delimiter) for cell in row] for row in rows]
+    values = [settings.delimiter.join(row).encode() for row in cells]
+    found = look.suspects(joined(values), begins_of(values))
+    assert found.tolist() == [1, 4, 5]
 
 
 @pytest.mark.parametrize(
