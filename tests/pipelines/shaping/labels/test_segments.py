@@ -153,6 +153,19 @@ def test_a_segment_that_is_of_no_use_is_read_from_kafka(tmp_path: Path, wait_for
     assert again.same_as(plain)
 
 
+def test_a_segment_is_read_from_an_offset_and_a_time_on(tmp_path: Path, wait_for: WaitFor) -> None:
+    log = LabelLog(clicks(200))
+    life = Life(log, wait_for, Segments(tmp_path, "it", labels=90))
+    life.read()
+    life.reader.stop()
+    floor, end = BEGAN + 4_500, len(log.clicks)
+    kept = Segments(tmp_path, "it").read({CLICKS: (50, 0)}, {CLICKS: end}, floor)
+    read = np.concatenate([piece.arrived.offsets for piece in kept])
+    assert len(read) > 20
+    behind = range(50, int(read[-1]) + 1)
+    assert read.tolist() == [offset for offset in behind if log.clicks[offset].time >= floor]
+
+
 def test_segments_go_when_their_labels_are_needed_no_more(tmp_path: Path, wait_for: WaitFor) -> None:
     segments = Segments(tmp_path, "it", labels=90)
     Life(LabelLog(clicks(450)), wait_for, segments).read()
