@@ -33,9 +33,9 @@ from google.protobuf.message import DecodeError
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.arrow_columns import broken_by_numbers, words_not_allowed
+from millrace.pipelines.formats.shared.arrow_columns import broken_by_numbers, of_one_length, words_not_allowed
 from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, empty_column, flat_names, pad_of
-from millrace.pipelines.formats.shared.pieces import in_order, together
+from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Field, Schema
 
@@ -299,13 +299,9 @@ class ExampleDecoder:
             for reason, bad in faults:
                 refused += [Refusal(index, reason, source) for index in indices[good & bad].tolist()]
                 good &= ~bad
-        every = bool(good.all())
-        return DecodedValues(
-            kept=indices if every else indices[good],
-            columns={source: one.column if every else one.column[good] for source, one in read.items()},
-            refused=_by_index(refused),
-            lengths={source: one.lengths[good] for source, one in read.items() if one.lengths is not None},
-        )
+        columns = {source: one.column for source, one in read.items()}
+        lengths = {source: one.lengths for source, one in read.items() if one.lengths is not None}
+        return only_good(DecodedValues(indices, columns, _by_index(refused), lengths), good)
 
     def _read(self, source: str, lists: FeatureLists) -> _Read:
         field = self._fields[source]
@@ -475,9 +471,8 @@ def _fixed(
         by_row = [(reason, np.logical_or.reduce(bad.reshape(rows, field.size), axis=1)) for reason, bad in faults]
         return _Read(lists.values.reshape(rows, *field.shape), by_row)
     absent = (lists.lengths == 0) & ~whole
-    column = empty_column(field.dtype, (rows, *field.shape))
-    starts = (np.cumsum(lists.lengths) - lists.lengths)[whole]
-    column[whole] = lists.values[starts[:, None] + np.arange(field.size)].reshape(-1, *field.shape)
+    column, _ = of_one_length(lists.values, lists.lengths, whole, field.size)
+    column = column.reshape(rows, *field.shape)
     found = [(Reason.WRONG_SHAPE, ~whole & ~absent), *_of_rows(faults, lists.lengths)]
     if default is None:
         return _Read(column, [(Reason.MISSING, absent), *found])

@@ -134,7 +134,7 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
         return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
     faults = ~good * np.uint8(Show.WRONG_SHAPE)
     faults[absent] = Show.MISSING
-    column, begins = _of_one_length(inner, lengths, good, shape[0])
+    column, begins = of_one_length(inner, lengths, good, shape[0])
     if inner_faults is not None and inner_faults.any():
         bad = np.flatnonzero(inner_faults)
         rows = (begins + lengths).searchsorted(bad, "right")
@@ -142,7 +142,7 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     return column, faults
 
 
-def _of_one_length(values: Column, lengths: Int64s, good: Mask, length: int) -> tuple[Column, Int64s]:
+def of_one_length(values: Column, lengths: Int64s, good: Mask, length: int) -> tuple[Column, Int64s]:
     """Return a column of the good rows' elements, zeros in the others, and where each row's elements begin."""
     begins = np.cumsum(lengths) - lengths
     column: Column = np.zeros((len(lengths), length, *values.shape[1:]), values.dtype)
