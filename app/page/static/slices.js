@@ -24,15 +24,16 @@ export function slices(of) {
 
 function table(field, rows, scores) {
   const heads = [field, "records", ...scores.map(words.plain), `${words.plain(scores[0] ?? "")} since the beginning`];
-  return element("table", { class: "numbers by-slice" },
-    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
+  const further = (at) => (at > 2 && at < heads.length - 1 ? "further" : "");
+  return element("table", { class: "numbers named by-slice" },
+    element("thead", {}, element("tr", {}, ...heads.map((head, at) => element("th", { scope: "col", class: further(at) }, head)))),
     element("tbody", {}, ...rows.map(([name, one]) => element("tr", { class: name === ALL ? "whole" : "" },
       element("th", { scope: "row" }, name),
       element("td", {}, words.count(one.records)),
-      ...scores.map((score) => element("td", {}, words.metric(one.values[score]), interval(one, score))),
+      ...scores.map((score, at) => element("td", { class: at ? "further" : "" }, words.metric(one.values[score]), interval(one, score))),
       element("td", {}, words.metric(one.cumulative[scores[0]]))))));
 }
 
 function interval({ lowest, highest }, score) {
-  return lowest[score] == null ? null : element("span", { class: "interval" }, `${words.metric(lowest[score])} to ${words.metric(highest[score])}`);
+  return lowest[score] == null ? null : element("span", { class: "interval" }, `${words.metric(lowest[score])} – ${words.metric(highest[score])}`);
 }

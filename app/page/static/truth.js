@@ -20,7 +20,7 @@ export function truth(of) {
 function sentence({ answers, error, cumulative_error, predicted, observed, confusion, residuals }) {
   const over = `Over the last ${words.count(answers)} answers`;
   if (residuals) return `${over}: of each share of the records, the answer less the label, the answer and the label are at most these, to within 2 %.`;
-  const off = `their probabilities are ${words.metric(error * 100)} points off what came true, as a mean; ${words.metric(cumulative_error * 100)} since the beginning`;
+  const off = `their probabilities are ${(error * 100).toFixed(1)} points off what came true, as a mean; ${(cumulative_error * 100).toFixed(1)} since the beginning`;
   return confusion ? `${over} ${off}. The probability is that of the answered class.` : `${over} ${off}. ${share(predicted["1"])} was predicted, ${share(observed["1"])} came true.`;
 }
 
@@ -49,7 +49,7 @@ function confusion(counts) {
     const whole = Math.max(1, row.reduce((sum, count) => sum + count, 0));
     row.forEach((count, column) => made.tBodies[0].rows[at].cells[column + 1].style.setProperty("--share", count / whole));
   });
-  return made;
+  return element("div", { class: "sideways", tabindex: 0, role: "group", "aria-label": "Labels and answers" }, made);
 }
 
 function residuals({ residuals: missed, predicted, observed }) {
@@ -59,7 +59,7 @@ function residuals({ residuals: missed, predicted, observed }) {
 
 function table(heads, rows, { named = false } = {}) {
   const cell = (text, at) => (named && at === 0 ? element("th", { scope: "row" }, text) : element("td", {}, text));
-  return element("table", { class: "numbers" },
+  return element("table", { class: named ? "numbers named" : "numbers" },
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell)))));
 }

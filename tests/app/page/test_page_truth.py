@@ -57,8 +57,8 @@ def test_probabilities_stand_beside_what_came_true(browser: Browser, rig: Rig, w
     rig.post()
     for page, dialog in opened(browser, rig, width, height):
         expect(dialog.locator("#truth-says")).to_have_text(
-            "Over the last 10,000 answers their probabilities are 1.000 points off what came true, as a mean; 2.000 "
-            "since the beginning. 22.5 % was predicted, 23.5 % came true."
+            "Over the last 10,000 answers their probabilities are 1.0 points off what came true, as a mean; 2.0 since "
+            "the beginning. 22.5 % was predicted, 23.5 % came true."
         )
         rows = dialog.locator("tbody tr")
         expect(rows).to_have_count(10)
@@ -116,7 +116,7 @@ def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig
         expect(tables).to_have_count(2)
         expect(tables.nth(0).locator("tbody th")).to_have_text(["DE", "FR", "all"])
         expect(tables.nth(0).locator("tbody tr").nth(0).locator("td")).to_have_text(
-            ["900", "0.5500.530 to 0.570", "0.9000.880 to 0.920", "0.3000.280 to 0.320", "0.700"]
+            ["900", "0.5500.530 – 0.570", "0.9000.880 – 0.920", "0.3000.280 – 0.320", "0.700"]
         )
         fits(page, dialog)
 

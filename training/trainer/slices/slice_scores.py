@@ -44,6 +44,8 @@ _AT_ONCE = 1 << 16
 _EVERY_S = 5.0
 """How often the figures are computed, which takes some milliseconds."""
 ALL, OTHER = "all", "other"
+_FEWEST = 10
+"""Answers, of each label for an area, by which a mean's interval can be told: of fewer it may be nothing wide."""
 _Z = 1.959964
 """Of an interval of 95 %."""
 SCORES: Mapping[Labels, tuple[str, ...]] = {
@@ -127,9 +129,9 @@ class SliceScores(Watcher):
         first = SCORES[kind][0] if kind in SCORES else ""
 
         def worse(name: str) -> tuple[bool, float]:
-            value, lowest, highest = found[name].get(first, (math.nan,) * 3)
+            _, lowest, highest = found[name].get(first, (math.nan,) * 3)
             better_end = highest if HIGHER_IS_BETTER.get(first, True) else -lowest
-            better_end = better_end if math.isfinite(better_end) else value
+            # What has no interval is told by too few records.
             return name != ALL, better_end if math.isfinite(better_end) else math.inf
 
         return {
@@ -243,7 +245,7 @@ def _share(right: float, count: int) -> Score:
 
 def _mean(mean: float, square: float, count: int) -> Score:
     """Return a mean with the interval of the normal distribution."""
-    off = _Z * math.sqrt(max(0.0, square - mean * mean) / count)
+    off = math.nan if count < _FEWEST else _Z * math.sqrt(max(0.0, square - mean * mean) / count)
     return float(mean), float(mean - off), float(mean + off)
 
 
@@ -256,5 +258,7 @@ def _auc(missed: Floats, came: Floats) -> Score:
         (counts * (shares - auc) ** 2).sum() / max(1.0, counts.sum() - 1) / counts.sum()
         for counts, shares in ((came, of_came), (missed, of_missed))
     )
+    if min(missed.sum(), came.sum()) < _FEWEST:
+        return float(auc), math.nan, math.nan
     off = _Z * math.sqrt(variance)
     return float(auc), float(max(0.0, auc - off)), float(min(1.0, auc + off))

@@ -216,6 +216,7 @@ def test_the_worst_is_first_unless_chance_alone_may_have_made_it_so() -> None:
     assert next(iter(found)) == ALL
     assert order.index("country=broken") < order.index("country=fine")
     assert found["country=few"].values["auc"] == 0.0
+    assert order[-1] == "country=few", "there is no interval to tell by"
     low, value, high = (
         of["auc"]
         for of in (found["country=broken"].lowest, found["country=broken"].values, found["country=broken"].highest)
