@@ -105,6 +105,11 @@ def test_raw_records_have_a_slice_behind_all_else() -> None:
     )
     raw = np.array([1, 0], "<f4").tobytes() + np.array([77], "<i8").tobytes()
     assert shown(decoded_of(records, [raw]), "shop") == ["77"]
+    paid = RecordsSettings.model_validate({"format": "raw", "features": {"x": "float32"}, "slices": {"paid": "bool"}})
+    number = np.array([1], "<f4").tobytes()
+    decoded = decoded_of(paid, [number + b"\1", number + b"\2"])
+    assert shown(decoded, "paid") == ["true"]
+    assert [(one.offset, one.reason, one.field) for one in decoded.refused] == [(1, Reason.OUT_OF_RANGE, "paid")]
 
 
 @pytest.mark.parametrize(

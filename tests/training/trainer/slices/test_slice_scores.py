@@ -208,10 +208,10 @@ def test_the_worst_is_first_unless_chance_alone_may_have_made_it_so() -> None:
     random, each = np.random.default_rng(2), 1000
     p = random.random(2 * each + 4)
     good = random.random(2 * each + 4) < p
-    labels = np.where(np.arange(len(p)) < each, random.random(len(p)) < 0.5, good).astype(np.float32)
+    labels = np.where(np.arange(len(p)) >= each, random.random(len(p)) < 0.5, good).astype(np.float32)
     # Four records, all answered wrongly: the worst area that there is, and little to tell by.
     labels[-4:], p[-4:] = [1, 1, 0, 0], [0.2, 0.3, 0.7, 0.8]
-    found = answers(labels, p, [b"broken"] * each + [b"fine"] * each + [b"few"] * 4).figures()
+    found = answers(labels, p, [b"fine"] * each + [b"broken"] * each + [b"few"] * 4).figures()
     order = [name for name in found if name.startswith("country")]
     assert next(iter(found)) == ALL
     assert order.index("country=broken") < order.index("country=fine")
