@@ -262,3 +262,14 @@ def test_fields_that_were_not_sliced_before_begin_anew() -> None:
     other = SliceScores(SliceGate(("country",)), BaselinePlan(labels=Labels.NUMBERS), 600.0, Clock())
     other.restore(before.snapshot())
     assert other.snapshot().arrays == {}
+
+
+def test_a_chunk_that_another_gate_holds_back_is_kept_once() -> None:
+    stream, gate = Stream(np.random.default_rng(1)), SliceGate(FIELDS)
+    gate.begin({P0: 0})
+    for start in (0, 0, 5):
+        assert gate.admits(stream.chunk(P0, start, start + 5))
+    assert [one.offsets.tolist() for one in gate.take(P0, 7)] == [[*range(5)], [5, 6]]
+    assert [one.offsets.tolist() for one in gate.take(P0, 10)] == [[7, 8, 9]]
+    gate.begin({P0: 0})
+    assert gate.take(P0, 10) == []
