@@ -172,7 +172,7 @@ def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=131_072)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
     given = parser.parse_args()
     ratios, took = dict[str, float](), dict[str, dict[str, float]]()
     for name, share in (("join_of_plain", 0.03), ("join_all_of_plain", 1.0)):
