@@ -241,7 +241,7 @@ def test_tokens_of_an_endpoint_are_renewed_and_what_fails_there_is_told(
     (tmp_path / "wrong").write_text("canary")
     with OidcProvider() as provider:
         refused["token_endpoint"] = provider.url
-        schemas = to_registry(settings(tmp_path, server.url, oauth=refused), 10.0)
+        schemas = to_registry(settings(tmp_path, server.url, oauth=refused), 0.2)
         wait_until(lambda: "records.registry.oauth.token_endpoint" in complaint(schemas))
         assert "invalid_client" in complaint(schemas)
         assert "canary" not in complaint(schemas)
