@@ -136,8 +136,14 @@ def columns_of(rows: Answered, kind: Labels, *, in_full: bool) -> list[Column]:
                 Column(BINNED, 2 * ODDS_BINS, right * ODDS_BINS + bins),
                 Column(CONFUSION, classes * classes, rows.labels * classes + answer),
             ]
-    found += [Column(LOSS, values=losses), Column(SQUARED_LOSS, values=losses * losses)]
-    return [*found, Column(PROBABILITY, ODDS_BINS, bins, p) if in_full else Column(PROBABILITY, values=p)]
+    found += [Column(LOSS, values=_exact(losses)), Column(SQUARED_LOSS, values=_exact(losses * losses))]
+    exact = _exact(p)
+    return [*found, Column(PROBABILITY, ODDS_BINS, bins, exact) if in_full else Column(PROBABILITY, values=exact)]
+
+
+def _exact(values: npt.NDArray[Any]) -> Floats:
+    """Return numbers in steps of 2^-22, whose sums are the same however they are cut, up to some thousand millions."""
+    return np.asarray(np.rint(values.astype(np.float64) * 2**22) * 2.0**-22)
 
 
 def _odds_bins(p: Values, right: Bits) -> tuple[Whole, Values]:

@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.calibration.calibration import Calibration, confusion_of, figures_of
 from millrace.training.telemetry.calibration.figures import CalibrationFigures
 from millrace.training.telemetry.label_sums import Labels
-from millrace.training.telemetry.tallies import BINNED, RECORDS, Answered, columns_of, tallies
+from millrace.training.telemetry.tallies import BINNED, RECORDS, Answered, WindowedTallies, columns_of, tallies
 from millrace.training.trainer.metric_guesses import plan_of
 from tests.training.answer_log import AnswerLog
 from tests.training.trainer_rig import SHARE, Clock, Topic, running
@@ -142,8 +143,8 @@ def test_the_window_forgets_and_the_sums_since_the_beginning_do_not() -> None:
     found = calibration.figures()
     assert found is not None
     assert (found.answers, found.observed) == (10, {"1": 0.0})
-    assert found.error == pytest.approx(0.9)
-    assert found.cumulative_error == pytest.approx(abs(0.9 - 0.75))
+    assert found.error == pytest.approx(0.9, abs=1e-6)
+    assert found.cumulative_error == pytest.approx(abs(0.9 - 0.75), abs=1e-6)
     again = Calibration(BaselinePlan(labels=Labels.BINARY), WINDOW_S, clock)
     again.restore(calibration.snapshot())
     assert again.figures() is None, "of the window nothing is known"
@@ -151,7 +152,7 @@ def test_the_window_forgets_and_the_sums_since_the_beginning_do_not() -> None:
     found = again.figures()
     assert found is not None
     assert found.answers == 40
-    assert found.cumulative_error == pytest.approx(abs(0.9 - 70 / 80))
+    assert found.cumulative_error == pytest.approx(abs(0.9 - 70 / 80), abs=1e-6)
     other = Calibration(BaselinePlan(labels=Labels.NUMBERS), WINDOW_S, clock)
     other.restore(calibration.snapshot())
     assert other.snapshot().arrays == {}, "a label of another kind begins anew"
@@ -183,3 +184,24 @@ def test_logits_count_as_the_probabilities_that_they_are() -> None:
     assert other is not None
     assert one.error == pytest.approx(other.error, abs=1e-6)
     assert RECORDS not in found[True].snapshot().arrays
+
+
+@pytest.mark.parametrize("kind", [Labels.BINARY, Labels.CLASSES])
+def test_sums_are_the_same_to_the_bit_however_answers_are_cut(kind: Labels) -> None:
+    random = np.random.default_rng(3)
+    if kind is Labels.BINARY:
+        answers, labels = random.random((3_000, 1)).astype(np.float32), random.integers(0, 2, (3_000, 1))
+    else:
+        answers = random.dirichlet([1.0] * 3, 3_000).astype(np.float32)
+        labels = random.integers(0, 3, 3_000)
+
+    def summed(cuts: list[int]) -> list[dict[str, list[float]]]:
+        found = WindowedTallies(WINDOW_S, Clock())
+        for first, last in pairwise([0, *cuts, 3_000]):
+            rows = Answered(labels[first:last], answers[first:last])
+            for in_full in (False, True):
+                [part] = tallies(columns_of(rows, kind, in_full=in_full), np.zeros(last - first, np.int64), 1)
+                found.add({str(in_full): part})
+        return [{name: one.tolist() for name, one in each.items()} for each in found.total.values()]
+
+    assert summed([]) == summed([1, 700, 701, 1_500]) == summed([*range(1, 3_000, 7)])
