@@ -194,7 +194,8 @@ class VariablesPart:
         if found:
             raise OtherModelError(
                 f"the checkpoint holds another model ({self.name}): {found}. "
-                "Take back the change to model.py or model.args, or give the new model a name of its own"
+                "Take back the change to model.py, model.args or training.members, or give the new model a name of its "
+                "own"
             )
 
 

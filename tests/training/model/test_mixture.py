@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from millrace.pipelines.shaping import BalanceSettings, ReservoirSettings
-from millrace.training.errors import ModelError
+from millrace.training.errors import ModelError, OtherModelError
 from millrace.training.model.export.answers import SIGNATURE
 from millrace.training.model.export.export_reference import expected_answers
 from millrace.training.model.export.served_module import ServedModel, ServedModule
@@ -183,6 +183,13 @@ def test_a_restored_checkpoint_goes_on_with_the_same_bits_through_a_drift() -> N
     assert second.model.figures().restarts == 1
     assert largest_difference(state_of(whole), state_of(second)) == 0
     np.testing.assert_array_equal(held(whole), held(second))
+
+
+def test_a_checkpoint_of_two_members_is_refused_by_three_and_the_setting_is_named() -> None:
+    [saved, *_] = [part.snapshot() for part in learner_of(two).parts if part.name == "model"]
+    [model, *_] = [part for part in learner_of(three).parts if part.name == "model"]
+    with pytest.raises(OtherModelError, match=r"members/losses is \[3\] here and \[2\] there.*training\.members"):
+        model.restore(saved)
 
 
 def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
