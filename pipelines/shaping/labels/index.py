@@ -175,14 +175,14 @@ class LabelIndex:
             found = self._find(hashes, lambda rows: checks[rows], times)
             for number, run in enumerate(self._runs):
                 here = found.runs == number
-                np.bitwise_or.at(run.flags, found.places[here & ~found.on_time], LATE)
-                np.bitwise_or.at(run.flags, found.places[here & found.on_time], FITTED)
+                run.flags[found.places[here & ~found.on_time]] |= LATE
+                run.flags[found.places[here & found.on_time]] |= FITTED
             records, runs, places = (one[found.on_time] for one in found[:3])
             if not len(records):
                 return
             winners = self._winners(records, runs, places)
             for number, run in enumerate(self._runs):
-                np.bitwise_or.at(run.flags, places[winners & (runs == number)], USED)
+                run.flags[places[winners & (runs == number)]] |= USED
 
     def neighbours(self, hashes: Int64s, checks: Callable[[Int64s], UInt32s], times: Int64s) -> tuple[Int64s, Int64s]:
         """Return the time of the last before, and of the first after, each of these of its key, as far as it counts."""
@@ -379,8 +379,10 @@ class LabelIndex:
         order = np.flatnonzero(fits)
         if self.rivals is not None:
             order = order[self._is_its_own(self.rivals, hashes, checks, times, records[order], labels[order])]
-        offsets, partitions = (self._gathered(name, runs, places)[order] for name in ("offsets", "partitions"))
-        order = order[np.lexsort((offsets, partitions, labels[order], records[order]))]
+        order = order[_ascending_numbers(records[order], len(hashes))]
+        if (np.diff(records[order]) == 0).any():
+            by = (self._gathered(name, runs[order], places[order]) for name in ("offsets", "partitions"))
+            order = order[np.lexsort((*by, labels[order], records[order]))]
         return _Found(records[order], runs[order], places[order], on_time[order])
 
     def _is_its_own(
@@ -407,12 +409,16 @@ class LabelIndex:
         asked = asked[_ascending(hashes[asked])]
         wanted = hashes[asked]
         for number, run in enumerate(self._runs):
-            first, last = run.hashes.searchsorted(wanted, "left"), run.hashes.searchsorted(wanted, "right")
-            counts = last - first
-            some = np.flatnonzero(counts)
+            first = run.hashes.searchsorted(wanted)
+            some = np.flatnonzero(run.hashes[np.minimum(first, len(run) - 1)] == wanted)
             if not len(some):
                 continue
-            counts, first = counts[some], first[some]
+            first = first[some]
+            counts = np.ones(len(some), np.int64)
+            # Few keys have several labels.
+            several = np.flatnonzero(run.hashes[np.minimum(first + 1, len(run) - 1)] == wanted[some])
+            several = several[first[several] + 1 < len(run)]
+            counts[several] = run.hashes.searchsorted(wanted[some[several]], "right") - first[several]
             within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             yield (
                 np.repeat(asked[some], counts),
@@ -493,6 +499,11 @@ def _ascending(hashes: Int64s) -> Int64s:
     """Return what sorts hashes: numpy sorts 16 bits in linear time, and what is nearly sorted in little more."""
     order = (hashes >> 48).astype(np.int16).argsort(kind="stable")
     return order[hashes[order].argsort(kind="stable")]
+
+
+def _ascending_numbers(numbers: Int64s, most: int) -> Int64s:
+    """Return what sorts whole numbers from 0 to `most`."""
+    return (numbers.astype(np.uint16) if most <= 2**16 else numbers).argsort(kind="stable")
 
 
 def _merged(one: _SortedRun, other: _SortedRun) -> _SortedRun:
