@@ -31,7 +31,7 @@ from millrace.pipelines.stream.label_masks import without_marks
 from millrace.pipelines.where.selection import SelectingDecoder
 
 _Mask = npt.NDArray[np.bool_]
-_ASK_EVERY_S = 0.05
+_ASK_FIRST_S, _ASK_EVERY_S = 0.002, 0.05
 _AGAIN_S = 0.1
 """How long a chunk that cannot be decoded yet waits until it is tried again."""
 _MENTION_S = 1.0
@@ -297,6 +297,8 @@ class _Submitted:
     """How many of its refused records the callback has received."""
     again_at: float | None = None
     """When it is to be decoded again, by the monotonic clock; None where it lacks nothing."""
+    ask_in_s: float = _ASK_FIRST_S
+    """How soon to ask again whether it may be returned."""
     admitted: bool = False
     """Whether it may be returned, and its refused records given to the callback."""
 
@@ -434,8 +436,10 @@ class DecodePool:
             if (left := gives_up_at - began) <= 0:
                 raise TimeoutError("the next chunk is not admitted yet")
             with self._changed:
-                if self._changed.wait_for(lambda: self._closed, min(left, _ASK_EVERY_S)):
+                if self._changed.wait_for(lambda: self._closed, min(left, head.ask_in_s)):
                     raise RuntimeError("the decode pool is closed")
+            # In a backlog it is admitted soon; a chunk that is long held is not asked for all the time.
+            head.ask_in_s = min(2 * head.ask_in_s, _ASK_EVERY_S)
             self.held_s += time.monotonic() - began
 
     def _ready(self) -> bool:
