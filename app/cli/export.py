@@ -59,8 +59,13 @@ def in_words(made: "Exported") -> str:
         return f"version {number} is there already: {made.folder}"
     by = {"ONNX Runtime": made.manifest.onnx, **made.manifest.formats}
     others = "".join(f" ({found.max_difference:.2g} by {name})" for name, found in by.items() if found is not None)
+    memory = made.manifest.memory
+    keys = "" if memory is None else f", with the last records of {memory.keys:,} keys"
+    if memory is not None and memory.left_out:
+        keys += f" ({memory.left_out:,} are left out: export.memory)"
     loose = "" if made.pinned else _LOOSE.format(number)
     return (
-        f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}, proven on {proof.rows} records "
-        f"({proof.records}) with a difference of {proof.max_difference:g}{others}, in {made.seconds:.1f} s{loose}"
+        f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}{keys}, proven on {proof.rows} "
+        f"records ({proof.records}) with a difference of {proof.max_difference:g}{others}, in {made.seconds:.1f} s"
+        f"{loose}"
     )

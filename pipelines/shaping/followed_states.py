@@ -289,27 +289,40 @@ class FollowedShaper(Generic[S]):
 
     def saved(self) -> tuple[dict[str, Column], dict[str, Any]]:
         """Return the states at what is settled: arrays and facts, the same ones for the same records."""
-        arrays, partitions = dict[str, Column](), dict[str, Any]()
         with self._followed.at_settled() as states:
-            for partition, one in sorted(states.items()):
-                columns, facts = self.written(one.state)
-                partitions[str(partition)] = {"position": one.position, **facts}
-                for name, column in columns.items():
-                    arrays |= packed(f"{partition}/{name}", column)
+            return self.saved_of({partition: (one.position, one.state) for partition, one in states.items()})
+
+    def saved_of(self, states: Mapping[Partition, tuple[int, S]]) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return these states, each with its position, as `saved` does."""
+        arrays, partitions = dict[str, Column](), dict[str, Any]()
+        for partition, (position, state) in sorted(states.items()):
+            columns, facts = self.written(state)
+            partitions[str(partition)] = {"position": position, **facts}
+            for name, column in columns.items():
+                arrays |= packed(f"{partition}/{name}", column)
         return arrays, {**self.depends_on(), "partitions": partitions}
 
     def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
         """Take over what `saved` has returned; of something else, or of nothing, begin anew."""
-        states, known = dict[Partition, tuple[int, S]](), self.depends_on()
-        if facts and {name: facts[name] for name in known} == known:
-            for text, about in facts["partitions"].items():
-                state, prefix = self._new(), f"{text}/"
-                own = {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
-                self.read(state, about, partial(unpacked, own))
-                states[Partition.parse(text)] = (int(about["position"]), state)
-        elif (warning := self.begins_anew(others=bool(facts))) is not None:
+        states = self.states_of(arrays, facts)
+        if states is None and (warning := self.begins_anew(others=bool(facts))) is not None:
             log.warning("%s", warning)
-        self._followed.replace(states)
+        self._followed.replace(states or {})
+
+    def states_of(
+        self, arrays: Mapping[str, Column], facts: Mapping[str, Any]
+    ) -> dict[Partition, tuple[int, S]] | None:
+        """Return the states in what `saved` has returned, each with its position; None of other facts, or of none."""
+        known = self.depends_on()
+        if not facts or {name: facts[name] for name in known} != known:
+            return None
+        states = dict[Partition, tuple[int, S]]()
+        for text, about in facts["partitions"].items():
+            state, prefix = self._new(), f"{text}/"
+            own = {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
+            self.read(state, about, partial(unpacked, own))
+            states[Partition.parse(text)] = (int(about["position"]), state)
+        return states
 
 
 def packed(name: str, column: Column) -> dict[str, Column]:

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from millrace.consumers.section import ConfigPath, Count, Section, SettingError
-from millrace.consumers.units import Duration
+from millrace.consumers.units import Duration, Size
 from millrace.consumers.user_class import UserClass, named_or_class
 from millrace.training.checkpoints.exports.export_gate import ExportCondition, parse_condition
 from millrace.training.model.export.writers import SAVED_MODEL, WRITERS
@@ -56,6 +56,13 @@ class ExportSettings(Section):
     )
     keep: Count = Field(
         5, ge=1, description="The number of newest versions that stay, beside the versions that are served."
+    )
+    memory: Size = Field(
+        1 << 30,
+        ge=0,
+        description="With windows: the most bytes of the last records of its keys that a version carries, for servers "
+        "with serve.memory. Above it the keys that were seen least recently are left out, and the version says how "
+        "many. 0: a version carries none.",
     )
     formats: tuple[WriterName, ...] = Field(
         (SAVED_MODEL,),

@@ -28,6 +28,7 @@ from millrace.app.tools.export.export_inputs import (
     schema_sha256,
     served_model,
 )
+from millrace.app.tools.export.exported_memory import write_exported_memory
 from millrace.app.version import version
 from millrace.consumers.durable_files import full_disk_in
 from millrace.consumers.errors import MillraceError
@@ -37,6 +38,7 @@ from millrace.training.checkpoints.exports.served_markers import served_versions
 from millrace.training.checkpoints.exports.version_folder import (
     ExportDraft,
     ExportManifest,
+    ExportMemory,
     ExportProof,
     ExportSource,
     VersionFolder,
@@ -166,6 +168,9 @@ def _write_and_prove(
         if name != SAVED_MODEL:
             _write(writer, name, model, written)  # (3)
     write_exported_records(settings, written)
+    ledger = Ledger()
+    ledger.restore(checkpoint.parts[LEDGER])
+    memory = write_exported_memory(settings, checkpoint, ledger.skips, written)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     answers = expected_answers(served, proven_on.probe)
     raw = raw_columns(served.schema, proven_on.probe.features)
@@ -193,7 +198,7 @@ def _write_and_prove(
             max_difference=max((difference(answers[each], theirs[each]) for each in answers), default=0.0),
             tolerance=tolerance_of(answers.values(), writer.rounding),
         )
-    return _draft(settings, checkpoint, source, module, proofs)
+    return _draft(settings, checkpoint, ledger, source, module, proofs, memory)
 
 
 def _write(writer: ExportWriter, name: str, model: WritableModel, folder: Path) -> None:
@@ -212,13 +217,13 @@ def _write(writer: ExportWriter, name: str, model: WritableModel, folder: Path) 
 def _draft(
     settings: Settings,
     checkpoint: VerifiedCheckpoint,
+    ledger: Ledger,
     source: ExportSource,
     module: ServedModule,
     proofs: Mapping[str, ExportProof],
+    memory: ExportMemory | None,
 ) -> ExportDraft:
     manifest = checkpoint.manifest
-    ledger = Ledger()
-    ledger.restore(checkpoint.parts[LEDGER])
     return ExportDraft(
         name=settings.name,
         number=manifest.number,
@@ -239,6 +244,7 @@ def _draft(
         proof=proofs[SAVED_MODEL],
         onnx=proofs.get(ONNX),
         formats={name: proof for name, proof in proofs.items() if name not in WRITERS},
+        memory=memory,
     )
 
 

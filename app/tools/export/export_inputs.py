@@ -16,6 +16,7 @@ from millrace.consumers.suggested_command import suggested_command
 from millrace.pipelines.shaping import OTHER_COLUMNS
 from millrace.pipelines.shaping.appearing import NAME as CLASSES
 from millrace.pipelines.shaping.appearing import with_classes
+from millrace.pipelines.shaping.windows.windows import NAME as WINDOWS
 from millrace.pipelines.stream.record_sample import RecordSample
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
@@ -60,7 +61,7 @@ def checkpoint_to_export(settings: Settings, number: int | None) -> VerifiedChec
                 f"`{suggested_command('export', str(newest.number))}`"
             )
         number = newest.number
-    return store.load_verified(number, keep=(PART, SHAPING, SCALE, LEDGER, CLASSES))
+    return store.load_verified(number, keep=(PART, SHAPING, SCALE, LEDGER, CLASSES, WINDOWS))
 
 
 def served_model(settings: Settings, checkpoint: VerifiedCheckpoint) -> ServedModel:

@@ -73,7 +73,7 @@ class KeySlots:
         that are new, and how many others had to make room. No more than `capacity` keys at once: so none of them makes
         room for another.
         """
-        slots = list(map(self._slots.get, distinct, repeat(-1)))
+        slots = self.slots_of(distinct)
         new = [index for index, slot in enumerate(slots) if slot < 0]
         evicted = 0
         if len(self) + len(new) <= self.capacity:
@@ -122,6 +122,23 @@ class KeySlots:
         first = np.argpartition(seen_at, most)[:most] if most < len(seen_at) else np.arange(len(seen_at))
         return iter(first[np.argsort(seen_at[first])].tolist())
 
+    def slots_of(self, keys: Iterable[Key]) -> list[int]:
+        """Return the place of each key; -1 for one that is not held."""
+        return list(map(self._slots.get, keys, repeat(-1)))
+
+    def seen_at(self, slot: int) -> int:
+        """Return when the key in a place was last seen: greater is later."""
+        return int(self._seen_at[slot])
+
+    def advance(self, records: int) -> None:
+        """Give the next record this number or a greater one, so that partitions that share a count can be compared."""
+        self._records = max(self._records, records)
+
+    @property
+    def records(self) -> int:
+        """The number of the next record."""
+        return self._records
+
     def fill(self, keys: Iterable[Key]) -> None:
         """Hold these keys, the one that was seen least recently first, in the places 0, 1, …, and no others."""
         self._keys = [*keys]
@@ -165,6 +182,18 @@ class _Groups(NamedTuple):
     """The key of each record, by its number among the keys of these records."""
     ranks: Int64s
     """How many records of the same key are before each."""
+
+
+class RecentRecords(NamedTuple):
+    """The last records of some keys of a partition."""
+
+    seen: Int64s
+    """How many records each key has had."""
+    which: Int64s
+    """The key of each record, by its number among these keys."""
+    records: Int64s
+    """Which of its key's records each is, from 0."""
+    columns: Mapping[str, Column]
 
 
 class KeyWindows:
@@ -237,6 +266,38 @@ class KeyWindows:
         places = (seen[of] - back) % max(1, history)
         for name, ring in self._rings.items():
             ring[of, places] = columns[name][first:]
+
+    def recent(self, slots: Int64s, most: int) -> RecentRecords:
+        """Return a copy of the last records of the keys in these places, up to so many of each."""
+        seen = self._seen[slots]
+        which, back = np.nonzero(np.arange(1, most + 1) <= seen[:, None])
+        records = seen[which] - 1 - back
+        places = records % max(1, self.layout.history)
+        return RecentRecords(
+            seen, which, records, {name: ring[slots[which], places] for name, ring in self._rings.items()}
+        )
+
+    def hold(self, count: int, parts: Iterable[tuple[Int64s, RecentRecords]]) -> None:
+        """Hold the keys 0, 1, … below `count`, each with its own of the recent records, and no others.
+
+        Each part says which keys its records are of; a key in no part has no records yet.
+        """
+        self.slots.fill(range(count))
+        self._grow(count)
+        for keys, recent in parts:
+            self._seen[keys] = recent.seen
+            slots, places = keys[recent.which], recent.records % max(1, self.layout.history)
+            for name, ring in self._rings.items():
+                ring[slots, places] = recent.columns[name]
+
+    def without_oldest(self, count: int) -> "KeyWindows":
+        """Return a state without so many keys, those that were seen least recently."""
+        keys, seen, columns = self.held()
+        first = int(np.minimum(seen, self.layout.history)[:count].sum())
+        other = KeyWindows(self.layout)
+        other.fill(keys[count:], seen[count:], {name: column[first:] for name, column in columns.items()})
+        other.evicted = self.evicted
+        return other
 
     def _parts(self, taken: Taken) -> Iterable[Taken]:
         """Yield the records in parts of no more keys than are held, so that no key of a part makes room in it."""

@@ -22,7 +22,7 @@ from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.slices import Skipped
 
 NAME = "windows"
-_COUNTS = "counts"
+COUNTS = "counts"
 
 
 class WindowSettings(WindowOptions):
@@ -100,14 +100,14 @@ class WindowShaper(FollowedShaper[KeyWindows]):
         # A column of texts holds objects.
         held = np.empty(len(keys), object if texts else np.int64)
         held[:] = keys
-        return {_COUNTS: seen, KEYS: held, **columns}, {"evicted": state.evicted}
+        return {COUNTS: seen, KEYS: held, **columns}, {"evicted": state.evicted}
 
     def read(self, state: KeyWindows, facts: Mapping[str, Any], column: Callable[[str, Sequence[int]], Column]) -> None:
         """Take over what was held of the keys of a partition."""
         state.evicted = int(facts["evicted"])
         held = {one.name: column(one.name, one.shape) for one in self.layout.held}
         keys: list[Key] = column(KEYS, ()).tolist()
-        state.fill(keys, column(_COUNTS, ()).astype(np.int64), held)
+        state.fill(keys, column(COUNTS, ()).astype(np.int64), held)
 
     def begins_anew(self, *, others: bool) -> str:
         """Say that every sequence begins anew."""

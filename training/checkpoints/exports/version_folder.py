@@ -66,6 +66,18 @@ class ExportProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportMemory:
+    """What a version carries of the keys of `windows`."""
+
+    keys: int
+    """Keys whose last records are in the version, over all partitions."""
+    bytes: int
+    """The size of its files."""
+    left_out: int
+    """Keys of the checkpoint that are not in the version, because of export.memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportDraft:
     """What is known of an export before its files have names."""
 
@@ -96,6 +108,8 @@ class ExportDraft:
     """What ONNX Runtime has shown of `model.onnx`; None where the version holds none."""
     formats: Mapping[str, ExportProof] = field(default_factory=dict)
     """What was shown of each format of the user's, by its name in `export.formats`."""
+    memory: ExportMemory | None = None
+    """What it carries for servers with serve.memory; None without `windows`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +166,9 @@ def _parse(body: Mapping[str, Any]) -> ExportManifest:
         made["onnx"] = _proof(onnx)
     # Earlier versions wrote none.
     made["formats"] = {str(name): _proof(proof) for name, proof in body.get("formats", {}).items()}
-    asked = ExportManifest.__dataclass_fields__.keys() - made.keys() - {"onnx"}
+    if (memory := body.get("memory")) is not None:
+        made["memory"] = ExportMemory(**{name: int(memory[name]) for name in ExportMemory.__dataclass_fields__})
+    asked = ExportManifest.__dataclass_fields__.keys() - made.keys() - {"onnx", "memory"}
     plain: dict[str, Any] = {name: body[name] for name in asked}
     # A name out of a manifest becomes a path, and must not lead out of the folder.
     for name in files:

@@ -1,0 +1,133 @@
+"""Key memory: what is remembered of the keys of all partitions outside of training, and the rows that records make.
+
+Owns a state of each partition, `KeyWindows` as the trainer has it, and the offset up to which it has taken the topic
+in. One thread takes records in; any thread asks for rows. Both hold one lock: a taker for some hundred records at a
+time, so that nobody waits for long. A record for which a row is asked is not remembered: the topic brings it. Bounded
+by windows.max_bytes for each partition.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from millrace.consumers.records import Partition
+from millrace.pipelines.schema import Column, Schema
+from millrace.pipelines.shaping.windows.key_windows import KEYS, KeyWindows, RecentRecords, numbered
+from millrace.pipelines.shaping.windows.window_layout import WindowLayout
+from millrace.pipelines.shaping.windows.windows import shaped, taken_of, texts_cut
+from millrace.pipelines.stream.decode import Decoded
+
+_AT_ONCE = 512
+"""The most records that are taken in while a row has to wait."""
+_NO_BOUND = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMemoryFigures:
+    """What a memory holds."""
+
+    keys: int
+    bytes: int
+    """The most memory that they take."""
+    evicted: int
+    """How often a key has made room for another, in this history."""
+
+
+class KeyMemory:
+    """The last records of each key, by partition."""
+
+    def __init__(self, layout: WindowLayout) -> None:
+        self.layout = layout
+        schema = replace(layout.schema, labels=(), weight=None, event_time=None, key=None)
+        # Whatever is asked gets a row, and the rows of a request make no room for each other.
+        every = {"every": 1, "min_length": 1, "max_bytes": _NO_BOUND}
+        self._asked = WindowLayout(schema, layout.options.model_copy(update=every))
+        self._lock = threading.Lock()
+        self._states: dict[Partition, KeyWindows] = {}
+        self._positions: dict[Partition, int] = {}
+        self._clock = 0
+        """Counts records over all partitions, so that it is known which of two saw a key last."""
+
+    @property
+    def row_schema(self) -> Schema:
+        """The schema of the rows: what the model is given, without labels."""
+        return self._asked.shaped
+
+    def positions(self) -> dict[Partition, int]:
+        """Return the next offset of each partition."""
+        with self._lock:
+            return dict(self._positions)
+
+    def figures(self) -> KeyMemoryFigures:
+        """Return what is held."""
+        with self._lock:
+            states = [*self._states.values()]
+            return KeyMemoryFigures(
+                keys=sum(len(one.slots) for one in states),
+                bytes=sum(one.nbytes for one in states),
+                evicted=sum(one.evicted for one in states),
+            )
+
+    def replace(self, partition: Partition, position: int, state: KeyWindows | None) -> None:
+        """Go on with another state of a partition, which holds at this offset; None begins empty."""
+        with self._lock:
+            self._states[partition] = KeyWindows(self.layout) if state is None else state
+            self._positions[partition] = position
+            self._clock = max(self._clock, self._states[partition].slots.records)
+
+    def take(self, decoded: Decoded) -> None:
+        """Take in the rows of a chunk from where its partition's state ends; what comes before is not read twice."""
+        partition = decoded.partition
+        taken = taken_of(texts_cut(decoded, self.layout), self.layout)
+        with self._lock:
+            position = self._positions.setdefault(partition, decoded.start)
+            state = self._states.setdefault(partition, KeyWindows(self.layout))
+        if position > decoded.start:
+            taken = taken.split(position)[1]
+        for first in range(0, max(1, len(taken)), _AT_ONCE):
+            part = taken.rows(first, first + _AT_ONCE)
+            ends = first + _AT_ONCE >= len(taken)
+            with self._lock:
+                state.slots.advance(self._clock)
+                if len(part):
+                    state.take(part)
+                self._clock = state.slots.records
+                end = decoded.end if ends else int(part.offsets[-1]) + 1
+                self._positions[partition] = max(position, end)
+
+    def rows(self, decoded: Decoded) -> Mapping[str, Column]:
+        """Return the inputs of the model for these records, each as the newest of its key.
+
+        A key that several partitions hold is that of the partition which saw it last.
+        """
+        count, layout = len(decoded), self._asked
+        decoded = texts_cut(decoded, layout)
+        recent = self._recent(decoded.features[self.layout.options.by or ""])
+        asked = KeyWindows(layout)
+        asked.hold(count, recent)
+        taken = taken_of(decoded, layout)
+        # Each record is of a key of its own, so that none is in the sequence of another.
+        windows = asked.cut(replace(taken, columns={**taken.columns, KEYS: np.arange(count)}))
+        rows = shaped(decoded, windows, layout)
+        return {name: np.asarray(column) for name, column in rows.features.items()}
+
+    def _recent(self, column: Column) -> list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], RecentRecords]]:
+        """Return a copy of what is held of the keys of a column, by partition, with the rows that it is for."""
+        keys, which = numbered(column)
+        slots, found_in = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+        with self._lock:
+            states = [*self._states.values()]
+            for number, state in enumerate(states):
+                for index, slot in enumerate(state.slots.slots_of(keys)):
+                    if slot < 0:
+                        continue
+                    other = found_in[index]
+                    if other < 0 or state.slots.seen_at(slot) > states[other].slots.seen_at(int(slots[index])):
+                        slots[index], found_in[index] = slot, number
+            parts = []
+            for number in np.unique(found_in[found_in >= 0]).tolist():
+                rows = np.flatnonzero(found_in[which] == number)
+                parts.append((rows, states[number].recent(slots[which[rows]], self._asked.history)))
+            return parts
