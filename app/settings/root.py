@@ -250,6 +250,14 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _memory_is_of_keys(self) -> Self:
+        if self.serve.memory.follows and not (self.windows.used and self.windows.by):
+            raise SettingError(
+                "serve", "memory: it is of the keys of windows; write windows.length and windows.by, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_group(self) -> Self:
         workers, training = self.scale.workers, self.training
         if workers == 1:

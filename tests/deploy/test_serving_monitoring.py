@@ -58,6 +58,8 @@ CASES: Mapping[str, tuple[Mapping[str, str], tuple[str, ...], int]] = {
     "a version cannot be loaded": ({"millrace_serve_following": "0x{}"}, ("MillraceServingStuck",), 2),
     "nothing new comes": (OLD, ("MillraceServingOld",), 2),
     "it is old, and held": (OLD | PINNED, (), 2),
+    "a memory of keys is old": ({"millrace_serve_memory_age_seconds": "200x{}"}, ("MillraceServingMemoryOld",), 2),
+    "a memory of keys is fresh": ({"millrace_serve_memory_age_seconds": "2x{}"}, (), 2),
     "a pin was forgotten": (PINNED, ("MillraceServingPinned",), 26),
     "the newest is pinned": ({"millrace_serve_pinned": "1x{}"}, (), 26),
     "exports are refused": (

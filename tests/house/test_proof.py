@@ -69,6 +69,14 @@ KEPT: dict[str, Any] = {
     "formats": {"records": 5_000_000, "unaccounted": 0, "kept": True},
     "exports": {"kills": 50, "half_versions": 0, "disagreeing": 0, "left_over": 0, "kept": True},
     "logins": {"lost": 0, "learnt_twice": 0, "stall_ms": 300, "kept": True},
+    "served": {
+        "served_kills": 20,
+        "served_rows": 1_000_000,
+        "served_rows_wrong": 0,
+        "not_learnt": 0,
+        "refused": 0,
+        "kept": True,
+    },
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -140,6 +148,9 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "oauth_lost": 0,
         "oauth_learnt_twice": 0,
         "oauth_stall_ms": 300,
+        "served_kills": 20,
+        "served_rows": 1_000_000,
+        "served_rows_wrong": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -198,6 +209,8 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("exports", "disagreeing"),
         ("logins", "lost"),
         ("logins", "learnt_twice"),
+        ("served", "served_rows_wrong"),
+        ("served", "not_learnt"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],

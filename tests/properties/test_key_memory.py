@@ -67,6 +67,7 @@ def loaded(layout: WindowLayout, trained: WindowShaper, positions: dict[Partitio
     return memory
 
 
+@pytest.mark.row(47)
 @tried(25)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("kind", ["int64", "string"])

@@ -41,6 +41,28 @@ SERVING = (
         "serve_load_failures",
         "Versions that could not be fetched, verified or loaded, each try. Bad: it grows; the log says why.",
     ),
+    gauge(
+        "serve_memory_age_seconds",
+        "With serve.memory: by how many seconds the memory of keys is older than the topic. Bad: above "
+        "serve.memory.max_lag; GET /v1/models/NAME/served says why.",
+    ),
+    gauge(
+        "serve_memory_behind_records",
+        "With serve.memory: offsets of the topic that are not in the memory yet. Bad: it grows.",
+    ),
+    gauge(
+        "serve_memory_keys", "With serve.memory: keys whose last records are in memory. Bad: far fewer than are active."
+    ),
+    gauge(
+        "serve_memory_bytes",
+        "With serve.memory: the most memory that these records take. Bad: as much as windows.max_bytes for each "
+        "partition.",
+    ),
+    counter(
+        "serve_memory_lost",
+        "With serve.memory: offsets that Kafka no longer had when they were to be read. Bad: it grows; sequences lack "
+        "these records.",
+    ),
     gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
     counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: no value by itself."),
     gauge("serve_process_cpu_seconds", "Deprecated: the same, as a gauge; take the counter, which ends in `_total`."),

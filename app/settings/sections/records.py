@@ -379,14 +379,14 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     return TopicDecoder(usual, {topic: decoder(records_of(records, topic)) for topic in records.by_topic})
 
 
-def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None) -> Decoder:
-    """Return the decoder of the features alone, for records whose label is not known yet.
+def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None, *, timed: bool = False) -> Decoder:
+    """Return the decoder of the features alone, and if `timed` of the event time, where the label is not known yet.
 
     Where a label, a weight and an event time lie in a record they are passed over, whatever they hold. `schemas` are
     those of the registry.
     """
     form, whole = to_format(records), to_schema(records)
-    features = replace(whole, labels=(), weight=None, event_time=None, key=None)
+    features = replace(whole, labels=(), weight=None, event_time=whole.event_time if timed else None, key=None)
     return make_decoder(form, features, form.narrowed(own_settings(records), whole, features), schemas)
 
 

@@ -63,6 +63,33 @@ class BatchSettings(Section):
     )
 
 
+def _memory(value: object) -> object:
+    """Take the one word that says how, too."""
+    return {"how": value} if isinstance(value, str) else value
+
+
+class ServeMemorySettings(Section):
+    """What the server itself knows of each key, for a model with windows."""
+
+    how: Literal["follow"] | None = Field(
+        None,
+        description="follow: the server holds the last records of each key, which the export carries, and reads the "
+        "topic from there on; a request brings the newest record of a key, and the sequence is made as in training. "
+        "Null: sequences come in the request. `serve.memory: follow` says the same.",
+    )
+    max_lag: Duration | None = Field(
+        300.0,
+        gt=0,
+        description="By how much the memory may be older than the topic before /readyz fails. Null: it never fails "
+        "for that.",
+    )
+
+    @property
+    def follows(self) -> bool:
+        """Whether the server reads the topic."""
+        return self.how is not None
+
+
 class ServeSettings(Section):
     """The server that answers requests with exports of the model: `millrace serve`."""
 
@@ -114,6 +141,9 @@ class ServeSettings(Section):
     )
     batch: BatchSettings = Field(
         BatchSettings(), description="How requests are answered together, in one call of the model."
+    )
+    memory: Annotated[ServeMemorySettings, BeforeValidator(_memory)] = Field(
+        ServeMemorySettings(), description="What the server itself knows of each key, for a model with windows."
     )
     max_body: Size = Field(4 << 20, ge=1024, le=1 << 30, description="The largest body of a request.")
     timeout: Duration = Field(

@@ -12,7 +12,7 @@ The manifest of the version has the hash of each file. Loads no TensorFlow.
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class SkippedRange:
     partition: Partition
     start: int
     end: int
+    order: str = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ class CarriedMemory:
 
     positions: Mapping[Partition, int]
     """Where the topic goes on behind them."""
-    states: Mapping[Partition, KeyWindows]
-    """A partition that has none begins empty."""
+    states: Callable[[], Mapping[Partition, KeyWindows]]
+    """Reads the states, which takes long where there are many keys. A partition that has none begins empty."""
     skips: tuple[SkippedRange, ...]
     left_out: int
     """Keys of the checkpoint that the version does not carry."""
@@ -126,12 +127,16 @@ def read_exported_memory(settings: Settings, version: Path) -> CarriedMemory:
             f"serve.memory: {' and '.join(others)} of this config differ from those of the trainer that made this "
             "version, so its sequences would be others; start the server with the trainer's config"
         )
-    arrays = folder / f"{WINDOWS}.safetensors"
-    facts = json.loads((folder / f"{WINDOWS}.json").read_bytes())
-    states = window_shaper(settings).states_of(decode(arrays.read_bytes()) if arrays.exists() else {}, facts) or {}
+
+    def states() -> dict[Partition, KeyWindows]:
+        arrays = folder / f"{WINDOWS}.safetensors"
+        facts = json.loads((folder / f"{WINDOWS}.json").read_bytes())
+        found = window_shaper(settings).states_of(decode(arrays.read_bytes()) if arrays.exists() else {}, facts) or {}
+        return {partition: state for partition, (_, state) in found.items()}
+
     return CarriedMemory(
         positions={Partition.parse(name): int(offset) for name, offset in body["positions"].items()},
-        states={partition: state for partition, (_, state) in states.items()},
+        states=states,
         skips=tuple(SkippedRange(Partition.parse(name), start, end) for name, start, end in body["skips"]),
         left_out=int(body["left_out"]),
     )

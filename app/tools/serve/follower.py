@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from millrace.app.tools.serve.loaded_version import LoadedVersion, UnloadableError, load_version
-from millrace.app.tools.serve.record_inputs import RecordReaders
+from millrace.app.tools.serve.loaded_version import LoadedVersion, Readers, UnloadableError, load_version
 from millrace.app.tools.serve.version_sources import VersionSource
 from millrace.consumers.errors import MillraceError
 from millrace.training.errors import CorruptError, MissingExportError
@@ -62,9 +61,7 @@ class ServingBoard:
 class ExportFollower:
     """Keeps the wanted version loaded."""
 
-    def __init__(
-        self, source: VersionSource, wanted: Wanted, loaded: int, poll_s: float, readers: RecordReaders
-    ) -> None:
+    def __init__(self, source: VersionSource, wanted: Wanted, loaded: int, poll_s: float, readers: Readers) -> None:
         self._source, self._wanted, self._most, self._poll_s = source, wanted, loaded, poll_s
         self._readers = readers
         self.board = ServingBoard(wanted=wanted)

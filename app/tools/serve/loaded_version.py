@@ -21,6 +21,7 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
 from millrace.app.tools.serve.json_tensors import SPLITS, VALUES, Array, ServingError, Signature, TensorFacts
+from millrace.app.tools.serve.memory.sequence_inputs import SequenceInputs, SequenceReaders
 from millrace.app.tools.serve.record_inputs import RecordInputs, RecordReaders
 from millrace.consumers.errors import MillraceError
 from millrace.training.model.setup.cores import usable_cores
@@ -38,6 +39,9 @@ def _not_deprecated(record: logging.LogRecord) -> bool:
 logging.getLogger("tensorflow").addFilter(_not_deprecated)
 
 
+Readers = RecordReaders | SequenceReaders
+
+
 class UnloadableError(MillraceError):
     """A version cannot be loaded."""
 
@@ -52,7 +56,7 @@ class LoadedVersion:
     """The signatures as TF Serving's metadata shows them."""
     about: Mapping[str, Any]
     """The manifest; empty where the version has none."""
-    records: RecordInputs | str = field(repr=False)
+    records: RecordInputs | SequenceInputs | str = field(repr=False)
     """What reads records as they are in Kafka; a text says why nothing does."""
     session: Any = field(repr=False)
     calls: Mapping[str, Callable[..., list[Array]]] = field(repr=False)
@@ -93,8 +97,9 @@ class LoadedVersion:
         return self._closed
 
 
-def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: RecordReaders) -> LoadedVersion:
+def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: Readers) -> LoadedVersion:
     """Load a version and call each signature once, so that no request waits for what only a first call does."""
+    records = readers.of(folder)
     options = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=usable_cores(), allow_soft_placement=True)
     session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
     try:
@@ -121,7 +126,7 @@ def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: R
         signatures=signatures,
         definitions=shown,
         about=about,
-        records=readers.of(folder),
+        records=records,
         session=session,
         calls=calls,
     )

@@ -30,9 +30,10 @@ from millrace.app.tools.serve.json_tensors import (
     read_tensor,
     written,
 )
+from millrace.app.tools.serve.memory.sequence_inputs import ROWS, SequenceInputs
 from millrace.app.tools.serve.record_inputs import RECORDS, RecordInputs
 
-ROWS, COLUMNS = "instances", "inputs"
+COLUMNS = "inputs"
 MARKS = (f'"{RECORDS}"'.encode(), b"\\u", b"\0")
 """One of these is in the body of each request that has records: JSON may escape their name, and UTF-16 has zeros."""
 _SIGNATURE = "signature_name"
@@ -50,10 +51,13 @@ class PredictRequest:
     """How many there are; None if the columns do not agree, so that nothing may be joined to them."""
 
 
-def read_request(body: bytes, signatures: Mapping[str, Signature], records: RecordInputs | str) -> PredictRequest:
+def read_request(
+    body: bytes, signatures: Mapping[str, Signature], records: RecordInputs | SequenceInputs | str
+) -> PredictRequest:
     """Return the request in a body. Raises ServingError (400), which says where it is wrong.
 
-    `records` reads records as they are in Kafka; a text says why the version has nothing that does.
+    `records` reads records as they are in Kafka; a text says why the version has nothing that does. With a memory of
+    keys it also reads the features of records, of which it makes sequences.
     """
     document = _document(body)
     name = document.get(_SIGNATURE) or DEFAULT
@@ -66,6 +70,8 @@ def read_request(body: bytes, signatures: Mapping[str, Signature], records: Reco
     forms = [form for form in (ROWS, COLUMNS, RECORDS) if form in document]
     if len(forms) > 1:
         raise bad_request(f"the request has both '{forms[0]}' and '{forms[1]}'; send one of them")
+    if isinstance(records, SequenceInputs):
+        return _with_memory(body, document, signature, records)
     if forms == [RECORDS]:
         if isinstance(records, str):
             raise bad_request(f"no '{RECORDS}' are taken: {records}, or send features under '{ROWS}'")
@@ -80,6 +86,20 @@ def read_request(body: bytes, signatures: Mapping[str, Signature], records: Reco
         raise bad_request(f"Missing '{COLUMNS}' or '{ROWS}' key")
     tensors = _from_columns(document[COLUMNS], signature)
     return PredictRequest(signature=signature, by_row=False, tensors=tensors, rows=_rows_of(tensors, signature))
+
+
+def _with_memory(
+    body: bytes, document: Mapping[str, Any], signature: Signature, records: SequenceInputs
+) -> PredictRequest:
+    """Return the request of single records, of which the server makes sequences."""
+    form = ROWS if ROWS in document else RECORDS
+    if form not in document or COLUMNS in document or signature.name != DEFAULT:
+        raise bad_request(
+            f"the server makes sequences itself (serve.memory): send the newest record of each key under '{ROWS}' or "
+            f"'{RECORDS}', and neither '{COLUMNS}' nor '{_SIGNATURE}'"
+        )
+    tensors = records.read(body, document, form)
+    return PredictRequest(signature=signature, by_row=True, tensors=tensors, rows=len(document[form]))
 
 
 def write_answer(request: PredictRequest, answers: Mapping[str, Array]) -> bytes:

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, VersionState
 from millrace.app.tools.serve.json_tensors import ServingError, bad_request
 from millrace.app.tools.serve.loaded_version import LoadedVersion
+from millrace.app.tools.serve.memory.topic_memory import TopicMemory
 from millrace.app.tools.serve.predict_requests import MARKS, read_request, write_answer
 
 MODEL = "/v1/models/{name}"
@@ -32,6 +34,8 @@ DOCUMENTED: Mapping[str, str] = {
     "GET /readyz": "ours",
 }
 VERSION_HEADER = "millrace-version"
+AGE_HEADER = "millrace-memory-age"
+"""By how many seconds the memory of keys was older than the topic."""
 _SMALL_BYTES = 16 * 1024
 """Of a body that is read on the loop: reading it takes less than a millisecond, and a thread costs as much."""
 _READERS = 2
@@ -43,8 +47,11 @@ T = TypeVar("T")
 class PredictionRoutes:
     """The routes of one model."""
 
-    def __init__(self, name: str, follower: ExportFollower, batcher: Batcher, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, follower: ExportFollower, batcher: Batcher, timeout_s: float, memory: TopicMemory | None = None
+    ) -> None:
         self._name, self._follower, self._batcher, self._timeout_s = name, follower, batcher, timeout_s
+        self._memory = memory
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="json")
 
     def routes(self) -> list[Route]:
@@ -66,11 +73,13 @@ class PredictionRoutes:
         while not version.enter():  # it was replaced and closed between these two lines
             version = self._asked_for(request)
         headers = {VERSION_HEADER: str(version.number)}
+        if self._memory is not None:
+            headers[AGE_HEADER] = f"{self._memory.age_s():.3f}"
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await request.body()
-                # Records are decoded on a thread, however few: the decoder may wait for a schema.
-                large = len(body) > _SMALL_BYTES or any(mark in body for mark in MARKS)
+                # Records are decoded on a thread, however few: the decoder may wait for a schema, or for the memory.
+                large = len(body) > _SMALL_BYTES or self._memory is not None or any(mark in body for mark in MARKS)
                 asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
                 answers = await self._batcher.ask(version, asked)
                 large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
@@ -124,6 +133,8 @@ class PredictionRoutes:
             "loaded": sorted(board.loaded),
             "problem": board.problem,
         }
+        if self._memory is not None:
+            body["memory"] = asdict(self._memory.board())
         if version is not None and version.about:
             body["export"] = {name: version.about[name] for name in _KNOWN if name in version.about}
         return _indented(body)

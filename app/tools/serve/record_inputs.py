@@ -26,7 +26,7 @@ from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
 from millrace.pipelines.schema import Schemas
-from millrace.pipelines.stream.decode import decode_chunk
+from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.model.export.answers import raw_columns
 
 RECORDS = "records"
@@ -49,14 +49,28 @@ log = logging.getLogger(__name__)
 class RecordInputs:
     """Makes the inputs of a version's signature of records."""
 
-    def __init__(self, records: RecordsSettings, schemas: Schemas | None, *, framed: bool) -> None:
+    def __init__(
+        self,
+        records: RecordsSettings,
+        schemas: Schemas | None,
+        *,
+        framed: bool,
+        timed: str | None = None,
+        name: str = RECORDS,
+    ) -> None:
         """Take whether JSON records may begin with the number of a schema, which says nothing about their fields.
 
-        Raises ConfigError if the fields or the files of the settings do not fit each other.
+        `timed` is the name of an input that is made of event times, which are then read too; `name` is under which
+        records stand in a request. Raises ConfigError if the fields or the files of the settings do not fit each other.
         """
-        self._format, self._framed = records.format, framed
+        self._format, self._framed, self._name = records.format, framed, name
         self._is_text = to_format(records).is_text
-        self._decoder = to_feature_decoder(records, schemas)
+        own_time = timed is not None and records.event_time is not None
+        if own_time and records.format == "raw":
+            raise ConfigError(
+                f"the input {timed!r} is made of the event times of records, which lie behind the label in a raw one"
+            )
+        self._decoder = to_feature_decoder(records, schemas, timed=own_time)
         whole, features = to_schema(records), self._decoder.schema
         self._raw = (
             (RawDecoder(whole).record_bytes, RawDecoder(features).record_bytes) if self._format == "raw" else None
@@ -66,21 +80,28 @@ class RecordInputs:
         for field in features.features:
             if is_envelope(field.source) and (kind := parse(field.source).envelope) is not None:
                 self._envelope.setdefault(kind, field.name)
-        for kind, name in self._envelope.items():
+        if timed is not None and not own_time:
+            self._envelope.setdefault(Envelope.TIMESTAMP, timed)
+        for kind, feature in self._envelope.items():
             if kind not in BESIDE.values():
                 raise ConfigError(
-                    f"the feature {name!r} is read from {kind}, which a record has in Kafka alone; send features"
+                    f"the feature {feature!r} is read from {kind}, which a record has in Kafka alone; send features"
                 )
 
     def read(self, body: bytes, document: Mapping[str, Any]) -> dict[str, Array]:
         """Return the tensors of the records of a request, which is also given as it was parsed. Raises ServingError."""
-        given = document[RECORDS]
+        return raw_columns(self._decoder.schema, self.decoded(body, document).features)
+
+    def decoded(self, body: bytes, document: Mapping[str, Any]) -> Decoded:
+        """Return the records of a request as columns. Raises ServingError."""
+        name = self._name
+        given = document[name]
         if not isinstance(given, list):
-            raise bad_request(f"Expecting '{RECORDS}' to be a list")
+            raise bad_request(f"Expecting '{name}' to be a list")
         if not given:
-            raise bad_request(f"No values in '{RECORDS}'")
+            raise bad_request(f"No values in '{name}'")
         text = body.decode(json.detect_encoding(body), "surrogatepass") if self._format == "json" else ""
-        texts = _texts_of(text, RECORDS) if text else []
+        texts = _texts_of(text, name) if text else []
         values = [self._value(index, each, texts) for index, each in enumerate(given)]
         try:
             decoded = decode_chunk(self._chunk(values, document), self._decoder)
@@ -93,14 +114,14 @@ class RecordInputs:
             shown = [{"index": one.offset, "reason": one.reason.value, "field": one.field} for one in refused[:_SHOWN]]
             first, more = refused[0], len(refused) - 1
             text = (
-                f"{RECORDS}[{first.offset}] does not decode: {first.reason.value}"
+                f"{name}[{first.offset}] does not decode: {first.reason.value}"
                 + ("" if first.field is None else f", in the field {first.field!r}")
                 + ("" if first.detail is None else f" ({first.detail})")
                 + (f"; and {more} more" if more else "")
                 + ". docs/guarantees.md explains the reasons"
             )
             raise ServingError(400, text, refused=shown)
-        return raw_columns(self._decoder.schema, decoded.features)
+        return decoded
 
     def _value(self, index: int, given: Any, texts: Sequence[str]) -> bytes | None:
         """Return the value of a record as it is in Kafka; None for a tombstone."""
@@ -108,7 +129,7 @@ class RecordInputs:
             return None
         as_text = isinstance(given, str) and self._is_text
         if as_text or (isinstance(given, dict) and given.keys() == {BASE64}):
-            value = bytes_of(given, 0, lambda _: f"{RECORDS}[{index}]")
+            value = bytes_of(given, 0, lambda _: f"{self._name}[{index}]")
             if self._framed and value[:1] == b"\0":
                 return value[_FRAME:]
             if self._raw is not None and len(value) == self._raw[0]:
@@ -117,7 +138,9 @@ class RecordInputs:
         if texts:
             return texts[index].encode("utf-8", "surrogatepass")
         kind = "a text, or bytes" if self._is_text else "bytes"
-        raise bad_request(f'{RECORDS}[{index}]: a record of format {self._format} is {kind}; send {{"{BASE64}": "…"}}')
+        raise bad_request(
+            f'{self._name}[{index}]: a record of format {self._format} is {kind}; send {{"{BASE64}": "…"}}'
+        )
 
     def _chunk(self, values: list[bytes | None], document: Mapping[str, Any]) -> Chunk:
         count = len(values)

@@ -1,8 +1,9 @@
 """The server of predictions: its parts put together, on two listeners, until a signal.
 
 Owns the main thread's loop, on which HTTP is answered; beside it run `follower` (versions), `model` (calls), `json`
-(large bodies), `probes` if `serve.probes` is set, and `signals`, which waits for the end. A stop: /readyz fails and
-answers close their connections for `serve.drain`; then nothing more is accepted, and requests in progress are answered.
+(large bodies), `memory` with `serve.memory` (the topic), `probes` if `serve.probes` is set, and `signals`, which waits
+for the end. A stop: /readyz fails and answers close their connections for `serve.drain`; then nothing more is accepted,
+and requests in progress are answered.
 """
 
 import json
@@ -37,6 +38,8 @@ from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, Wanted
 from millrace.app.tools.serve.json_tensors import ServingError, bad_request
+from millrace.app.tools.serve.memory.sequence_inputs import SequenceReaders
+from millrace.app.tools.serve.memory.topic_memory import TopicMemory
 from millrace.app.tools.serve.prediction_routes import PredictionRoutes, error_response
 from millrace.app.tools.serve.record_inputs import RecordReaders
 from millrace.app.tools.serve.serving_metrics import ServingCollector, ServingMeter
@@ -70,7 +73,12 @@ class PredictionServer:
                 folders = {"api.read_tokens_dir": api.read_tokens_dir, "api.tokens_dir": api.tokens_dir}
                 readers = ReadAuthorizer(*(Tokens.open(path, one) for one, path in folders.items() if path is not None))
             source = source_of(settings, own, self._listener.port)
-            records = RecordReaders(settings.records.registry)
+            self._memory = TopicMemory(settings) if serve.memory.follows else None
+            records = (
+                RecordReaders(settings.records.registry)
+                if self._memory is None
+                else SequenceReaders(settings, self._memory)
+            )
             self.follower = ExportFollower(source, serve.version, serve.loaded, serve.poll, records)
         except BaseException:
             self._listener.close()
@@ -79,9 +87,13 @@ class PredictionServer:
         # What answers.
         self.meter = ServingMeter()
         self._batcher = Batcher(serve.batch, self.meter)
-        self._routes = PredictionRoutes(name, self.follower, self._batcher, serve.timeout)
+        self._routes = PredictionRoutes(name, self.follower, self._batcher, serve.timeout, self._memory)
         self._collector = ServingCollector(
-            name, lambda: self.follower.board, self.meter, lambda: not self._reasons_not_ready()
+            name,
+            lambda: self.follower.board,
+            self.meter,
+            lambda: not self._reasons_not_ready(),
+            None if self._memory is None else self._memory.board,
         )
         probes = [Route("/livez", self._livez), Route("/readyz", self._readyz)]
         manner = Manner(
@@ -121,6 +133,8 @@ class PredictionServer:
             self._listener.serve()
         finally:
             self.follower.end(_JOIN_S)
+            if self._memory is not None:
+                self._memory.end(_JOIN_S)
             self._batcher.close()
             self._routes.close()
             if self._probes is not None and probing is not None:
@@ -151,6 +165,14 @@ class PredictionServer:
             reasons.append("the server is ending")
         if board.served is None:
             reasons.append(board.problem or "no version is loaded yet")
+        elif self._memory is not None and (most := self._settings.serve.memory.max_lag) is not None:
+            known = self._memory.board()
+            if known.age_s > most:
+                why = f": {known.problem}" if known.problem else ""
+                reasons.append(
+                    f"the memory of keys is {known.age_s:.0f} s behind the topic, and serve.memory.max_lag is {most:g} "
+                    f"s{why}"
+                )
         return reasons
 
     def _probed(self, reasons: list[str]) -> Response:

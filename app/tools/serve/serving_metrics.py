@@ -22,6 +22,7 @@ from starlette.responses import Response
 from millrace.app.monitoring.all_figures import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
+from millrace.app.tools.serve.memory.topic_memory import MemoryBoard
 from millrace.consumers.metric import MODEL
 
 OUTCOMES = ("answered", "refused", "busy", "failed")
@@ -80,9 +81,14 @@ class ServingCollector(Collector):
     """Collects from one server."""
 
     def __init__(
-        self, name: str, board: Callable[[], ServingBoard], meter: ServingMeter, ready: Callable[[], bool]
+        self,
+        name: str,
+        board: Callable[[], ServingBoard],
+        meter: ServingMeter,
+        ready: Callable[[], bool],
+        memory: Callable[[], MemoryBoard] | None = None,
     ) -> None:
-        self._name, self._board, self._meter, self._ready = name, board, meter, ready
+        self._name, self._board, self._meter, self._ready, self._memory = name, board, meter, ready, memory
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -122,6 +128,14 @@ class ServingCollector(Collector):
         yield Reading("serve_batch_rows", meter.batch_rows.look())
         yield Reading("serve_swaps_total", board.swaps)
         yield Reading("serve_load_failures_total", board.load_failures)
+        if self._memory is not None:
+            known = self._memory()
+            yield Reading("serve_memory_age_seconds", known.age_s)
+            if known.behind is not None:
+                yield Reading("serve_memory_behind_records", known.behind)
+            yield Reading("serve_memory_keys", known.keys)
+            yield Reading("serve_memory_bytes", known.bytes)
+            yield Reading("serve_memory_lost_total", known.lost)
         used = resource.getrusage(resource.RUSAGE_SELF)
         yield Reading("serve_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
         yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)

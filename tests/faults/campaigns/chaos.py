@@ -39,6 +39,7 @@ from tests.faults.campaigns import (
     mutations,
     ordinary,
     rebuild,
+    served,
     terms,
     token_logins,
 )
@@ -87,6 +88,10 @@ class Form:
     """Records of each format, some of them bad."""
     exports: int = 0
     """Kills of an exporter and its trainer."""
+    served: int = 0
+    """Kills of a server that remembers keys, and of its trainer."""
+    served_rows: int = 0
+    """The rows that are asked of it."""
     login_minutes: float = 0.0
     """How long a run learns through ten logins that end."""
     soak_minutes: float = 0.0
@@ -110,6 +115,8 @@ USUAL = Form(
     arrivals=1,
     formats=100_000,
     exports=10,
+    served=4,
+    served_rows=20_000,
     login_minutes=1.0,
 )
 FULL = Form(
@@ -131,6 +138,8 @@ FULL = Form(
     arrivals=3,
     formats=1_000_000,
     exports=50,
+    served=20,
+    served_rows=1_000_000,
     login_minutes=10.0,
     soak_minutes=30,
 )
@@ -244,6 +253,12 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         minutes = form.login_minutes
         return token_logins.watch(there / "logins", minutes=minutes, lifetime_s=minutes * 6, seed=seed).summary()
 
+    def of_server() -> dict[str, Any]:
+        found = served.prove_rows(
+            bootstrap, there / "served", rows=form.served_rows, kills=form.served, seed=seed, on_strike=_say
+        )
+        return found.summary()
+
     campaigns = (
         killed,
         exact,
@@ -261,6 +276,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         accounted,
         exported,
         logged_in,
+        of_server,
     )
     named = zip(HANDED_OVER, campaigns, strict=True)
     return {name: _tried(campaign) for name, campaign in named if name in parts}

@@ -27,6 +27,7 @@ HANDED_OVER = (
     "formats",
     "exports",
     "logins",
+    "served",
 )
 """What tests hand over by `record_property`, each under its name."""
 PARTS = (*HANDED_OVER, "mutations", "soak", "rows")
@@ -79,6 +80,9 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "oauth_lost": ["logins.lost"],
     "oauth_learnt_twice": ["logins.learnt_twice"],
     "oauth_stall_ms": ["logins.stall_ms"],
+    "served_kills": ["served.served_kills"],
+    "served_rows": ["served.served_rows"],
+    "served_rows_wrong": ["served.served_rows_wrong"],
     "rows_passed": ["rows.passed"],
     "rows_skipped": ["rows.skipped"],
     "rto_p50_s": ["kills.rto_s.p50"],
@@ -131,6 +135,7 @@ class Evidence:
     formats: Told = field(default_factory=dict)
     exports: Told = field(default_factory=dict)
     logins: Told = field(default_factory=dict)
+    served: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -190,6 +195,7 @@ class Evidence:
             "formats": (self.formats, ("unaccounted",)),
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
             "logins": (self.logins, ("lost", "learnt_twice")),
+            "served": (self.served, ("served_rows_wrong", "not_learnt", "refused")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():

@@ -79,6 +79,10 @@ def _files_of_tests() -> Mapping[str, list[Path]]:
 
 # fmt: off
 TEETH = (
+    Tooth(47, "A new version takes the memory of a server back to where its checkpoint was.", "TopicMemory._newer",
+          decides("position", "True"), "test_a_version_goes_on_with_the_newer_of_both_states"),
+    Tooth(47, "A server reads records again that it has taken in.", "KeyMemory.take", decides("position", "False"),
+          "test_a_row_of_memory_is_the_one_of_training_after_any_checkpoint_and_cut"),
     Tooth(38, "That each record is one object is not looked at.", "JsonDecoder._parse",
           decides("num_rows", "(table := table.slice(0, len(records))).num_rows == len(records)"),
           "test_what_is_learnt_or_set_aside_is_what_was_produced_by_kind_and_reason"),

@@ -87,7 +87,7 @@ def test_a_version_carries_the_state_of_its_checkpoint_and_where_it_holds(tmp_pa
     found = read_exported_memory(given, tmp_path / "version")
     assert found.positions == {HERE: 60, OTHER: 60}
     assert [(one.partition, one.start, one.end) for one in found.skips] == [(HERE, 70, 80)]
-    again = window_shaper(given).saved_of({partition: (60, state) for partition, state in found.states.items()})
+    again = window_shaper(given).saved_of({partition: (60, state) for partition, state in found.states().items()})
     part = checkpoint.parts[NAME]
     assert again[1] == part.facts
     assert {name: array.tolist() for name, array in again[0].items()} == {
@@ -108,7 +108,7 @@ def test_above_export_memory_the_keys_seen_least_recently_are_left_out_and_count
     assert made.keys + made.left_out == whole.keys
     found = read_exported_memory(bound, tmp_path / "version")
     assert found.left_out == made.left_out
-    last = found.states[HERE].held()[0][-1]
+    last = found.states()[HERE].held()[0][-1]
     assert last == b"0-19"
     assert sum(np.asarray(one).nbytes for one in checkpoint.parts[NAME].arrays.values()) > bound.export.memory
     assert carried(settings(tmp_path, memory="0B"), tmp_path / "none", checkpoint) is None
@@ -122,7 +122,7 @@ def test_a_checkpoint_from_before_the_windows_gives_empty_sequences_at_its_posit
     assert made is not None
     assert made.keys == 0
     found = read_exported_memory(shorter, tmp_path / "version")
-    assert (found.positions, found.states) == ({HERE: 60, OTHER: 60}, {})
+    assert (found.positions, found.states()) == ({HERE: 60, OTHER: 60}, {})
 
 
 def test_a_server_with_another_config_is_told_what_differs(tmp_path: Path) -> None:

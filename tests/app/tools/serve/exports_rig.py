@@ -1,6 +1,7 @@
 """Versions that are served in tests: real SavedModels, published as exports are, or laid down as TF Serving's are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ import tensorflow as tf
 
 from millrace.app.settings import Settings
 from millrace.app.settings.exported_records import write_exported_records
-from millrace.training.checkpoints.exports.version_folder import ExportDraft, ExportProof, ExportSource, VersionFolder
+from millrace.training.checkpoints.exports.version_folder import (
+    ExportDraft,
+    ExportMemory,
+    ExportProof,
+    ExportSource,
+    VersionFolder,
+)
 
 CONFIG = """\
 name: {name}
@@ -114,6 +121,7 @@ def publish(
     model: tf.Module,
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Settings | None = None,
+    memory: Callable[[Path], ExportMemory | None] = lambda _version: None,
 ) -> None:
     """Publish a version as the exporter does: with its manifest, in one rename; without settings, as an earlier one."""
     folder = VersionFolder(root)
@@ -142,7 +150,7 @@ def publish(
         lay_down(written, model)
         if settings is not None:
             write_exported_records(settings, written)
-        folder.publish(written, draft)
+        folder.publish(written, replace(draft, memory=memory(written)))
 
 
 def lay_down(folder: Path, model: tf.Module) -> None:

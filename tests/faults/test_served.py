@@ -1,0 +1,23 @@
+"""Row 47: trainer and server are killed; a row that is served is the row that training made of the same offset."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaigns.served import prove_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(47)]
+
+
+def test_a_row_at_serving_is_the_row_of_training_bit_for_bit_through_kills(
+    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    figures = prove_rows(broker, tmp_path, rows=2_000, kills=2, seed=seed, on_strike=print, every="3s")
+    record_property("served", figures.summary())
+    assert (figures.served_rows_wrong, figures.not_learnt, figures.refused) == (0, 0, 0)
+    assert figures.served_rows >= 2_000
+    assert figures.served_kills == 2
