@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.settings import Settings, load
 from millrace.app.tools.export.exported_memory import (
     CarriedMemory,
@@ -167,7 +168,9 @@ def test_without_kafka_it_answers_and_says_how_old_its_memory_is(tmp_path: Path)
         assert "and serve.memory.max_lag is 60 s" in ready.json()["reasons"][0]
         metrics = server.http.get("/metrics").text
         assert 'millrace_serve_memory_keys{model="cards"} 1.0' in metrics
-        assert 'millrace_serve_memory_age_seconds{model="cards"}' in metrics
+        told = {line.partition("{")[0] for line in metrics.splitlines() if line.startswith("millrace_serve_memory_")}
+        of_memory = {one.name for one in SERVING if one.short.startswith("serve_memory_")}
+        assert of_memory - told == {"millrace_serve_memory_behind_records"}, "not known before Kafka has answered"
 
 
 @pytest.mark.row(47)
