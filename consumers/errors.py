@@ -3,7 +3,7 @@
     MillraceError                 an error that a user can correct
     ├── ConfigError (ValueError)      an invalid setting, model or schema: exit 2
     ├── UnreachableError (ConnectionError)   no answer, or none yet: exit 3, retriable
-    │   ├── ArchiveAwayError          the object store that has the archive does not answer, or refuses
+    │   ├── ArchiveAwayError          the object store of the archive, or of the mirror, does not answer, or refuses
     │   └── NotYetError               what decoding a chunk needs is not known yet: it can be decoded later
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
@@ -70,7 +70,7 @@ class UnreachableError(MillraceError, ConnectionError):
 
 
 class ArchiveAwayError(UnreachableError):
-    """The object store that has the archive does not answer, or refuses. Nothing is said of what it holds."""
+    """The object store of the archive or the mirror does not answer, or refuses. Nothing is said of what it holds."""
 
 
 class NotYetError(UnreachableError):

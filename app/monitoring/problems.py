@@ -13,6 +13,7 @@ from millrace.consumers.rounded import rounded_size
 from millrace.consumers.suggested_command import suggested_command
 from millrace.pipelines.gates.gate import HeldBy
 from millrace.training.checkpoints.manifest import SaveReason
+from millrace.training.checkpoints.mirror.figures import MirrorFigures
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.phases import Phase
 from millrace.training.trainer.board import Posting
@@ -66,6 +67,7 @@ KINDS = (
     "registry_away",
     "commits_refused",
     "save_failing",
+    "mirror_failing",
     "schema_incompatible",
     "bad_records",
     "labels_silent",
@@ -96,6 +98,7 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
     yield from _saving(
         snapshot, letters_wait=bool(snapshot.letters.waiting and (letters or not snapshot.source.connected))
     )
+    yield from _mirror(snapshot)
     yield from _schema(snapshot)
     yield from _flood(snapshot)
     yield from _silence(snapshot)
@@ -301,6 +304,19 @@ def _saving(snapshot: Snapshot, *, letters_wait: bool) -> Iterator[Problem]:
         fix="The next save waits for the dead letters again."
         if of_letters
         else f"The next save tries again. Check that checkpoints.path ({checkpoints}) has room and may be written.",
+    )
+
+
+def _mirror(snapshot: Snapshot) -> Iterator[Problem]:
+    figures = snapshot.figures.get(MirrorFigures.name)
+    if not isinstance(figures, MirrorFigures) or figures.error is None:
+        return
+    mirrored = "no checkpoint" if figures.number is None else f"checkpoint {figures.number}"
+    yield Problem(
+        kind="mirror_failing",
+        what=f"Checkpoints are not copied to {figures.place}, which has {mirrored}: {figures.error}",
+        fix="Nothing else is affected, and it is tried again. Until it works a lost volume costs what is learnt "
+        "meanwhile.",
     )
 
 

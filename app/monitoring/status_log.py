@@ -34,6 +34,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "open_transaction": "No transaction stays open any more.",
     "registry_away": "The schema registry gives schemas again.",
     "save_failing": "Saving works again.",
+    "mirror_failing": "Checkpoints are mirrored again.",
     "schema_incompatible": "Records of the new schema are not held back any more.",
     "bad_records": "The bad records are not held back any more.",
     "labels_silent": "Labels come again.",

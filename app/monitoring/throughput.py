@@ -18,7 +18,15 @@ from millrace.training.telemetry.phases import Phase
 
 Bound = Literal["records", "input", "compute", "workers"]
 _BESIDE_LEARNING = frozenset(
-    {"lost", "history_missing", "partitions_waiting", "commits_refused", "save_failing", "dead_letters_waiting"}
+    {
+        "lost",
+        "history_missing",
+        "partitions_waiting",
+        "commits_refused",
+        "save_failing",
+        "mirror_failing",
+        "dead_letters_waiting",
+    }
 )
 """With these problems records are learnt as they come."""
 

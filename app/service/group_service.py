@@ -140,7 +140,7 @@ class GroupService(Service):
         own: dict[str, Any] = {
             "scale": {"index"},
             "model": {"build"},
-            "checkpoints": {"path"},
+            "checkpoints": {"path", "mirror"},
             "api": True,
             "logs": True,
             "memory": True,

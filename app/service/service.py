@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.app.service.beginning_again import Again
-from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
+from millrace.app.service.checkpoint_policies import (
+    keep_policy,
+    remove_some,
+    save_policy,
+    store_options,
+    warn_of_shortage,
+)
 from millrace.app.service.exporting import Exporting, RunExport
 from millrace.app.service.first_weights import log_ignored, take_initial_weights
 from millrace.app.service.gpus import Gpus
@@ -59,6 +65,7 @@ from millrace.pipelines.shaping.labels.label_reader import Role
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from millrace.training.checkpoints.mirror.mirroring import Mirroring
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Commands, Pause, Stop
@@ -179,6 +186,12 @@ class Service:
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
+        self.mirroring = Mirroring(
+            # A trial's checkpoints are nobody's to resume from.
+            self.settings.checkpoints.mirror if options.commits else None,
+            self.settings.name,
+            keep_policy(self.settings),
+        )
         self.source: SourceView = NotConnected()
         """The way to Kafka; replaced once, when it is connected."""
         self.watchers: tuple[Watcher, ...] = ()
@@ -321,14 +334,19 @@ class Service:
 
     def _take_folder(self, opened: ExitStack) -> FolderLease:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
+        self.mirroring.pull_terms(folder)
         lease = FolderLease.acquire(
             folder,
             f"millrace run {self.settings.name}",
             on_passed=self._passed,
             make_room=partial(remove_some, self.settings),
+            before_term=(lambda _lease: None) if self.options.start_over else self.mirroring.bring_back,
         )
         # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
+        self.mirroring.start(lease)
+        # A lambda, because only the end shows how much time is left; a failed process ends soon.
+        opened.callback(lambda: self.mirroring.stop(self.grace_left_s() * 0.8 if self.error is None else _STOP_S))
         self.kept_history.start(lease)
         opened.callback(self.kept_history.stop)
         self.exporting.start()
@@ -407,6 +425,7 @@ class Service:
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
+        self.mirroring.durable(manifest)
         if self.golden is not None:
             self.golden.durable(manifest)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
@@ -476,6 +495,7 @@ class Service:
 
     def _commit_durable(self, source: KafkaSource, manifest: Manifest) -> None:
         """Begin to commit the positions of a checkpoint that is durable, which may be exported."""
+        self.mirroring.durable(manifest)
         if self.golden is not None:
             self.golden.durable(manifest)
         posted = self.board.latest

@@ -1,5 +1,7 @@
 """An archive in an object store, by any of fsspec's file systems: s3 (s3fs), gs (gcsfs), abfs (adlfs) and others.
 
+The mirror of the checkpoints reads and puts its objects by the same door.
+
 A shard is written to a local file that has no name, so a kill leaves nothing of it, and is put as a whole at the end. A
 put is atomic there, and replaces nothing where the store can refuse that. Before each put the lock is looked at, and
 the partition is listed, so that nothing is put beside a shard of the same offsets.
@@ -173,9 +175,10 @@ _HASHED_BYTES = 32 * 2**20
 class ObjectStore:
     """The objects whose names begin with a URL."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
-        self._fs, self._root = _file_system(self._url)
+    def __init__(self, url: str, setting: str = "archive.path") -> None:
+        """Errors name `setting`. ConfigError where a package for the URL is missing."""
+        self._url, self._setting = url.rstrip("/"), setting
+        self._fs, self._root = _file_system(self._url, setting)
         self._lock: ObjectLock | None = None
 
     def path(self, key: str) -> str:
@@ -250,9 +253,12 @@ class ObjectStore:
         """Put a small object where none is; FileExistsError where one is, as far as the store can tell."""
         self._written(lambda: self._fs.pipe_file(self._at(key), raw, mode="create"))
 
-    def put_file(self, key: str, path: str) -> None:
-        """Put a local file where no object is; FileExistsError where one is, as far as the store can tell."""
-        self._written(lambda: self._fs.put_file(path, self._at(key), mode="create"))
+    def put_file(self, key: str, path: str, *, replace: bool = False) -> None:
+        """Put a local file where no object is; FileExistsError where one is, as far as the store can tell.
+
+        With `replace` it is put in place of what is there.
+        """
+        self._written(lambda: self._fs.put_file(path, self._at(key), mode="overwrite" if replace else "create"))
 
     def require_free(self, key: str, written: FileFacts | None = None) -> bool:
         """Return whether this very shard is there already; ArchiveBusyError where another writer has its offsets."""
@@ -279,7 +285,9 @@ class ObjectStore:
         except FileNotFoundError as error:
             if error.__cause__ is None:
                 return []  # nothing has a name that begins so
-            raise ConfigError(f"archive.path: {self._url} is not there: {_words(error)}; create the bucket") from error
+            raise ConfigError(
+                f"{self._setting}: {self._url} is not there: {_words(error)}; create the bucket"
+            ) from error
 
     def _size(self, key: str) -> int:
         return int(self._asked(lambda: self._fs.info(self._at(key)))["size"])
@@ -297,7 +305,7 @@ class ObjectStore:
         try:
             self._asked(work)
         except FileNotFoundError as error:
-            raise ConfigError(f"archive.path: cannot write to {self._url}: {_words(error)}") from error
+            raise ConfigError(f"{self._setting}: cannot write to {self._url}: {_words(error)}") from error
 
     def _asked(self, work: Callable[[], _T]) -> _T:
         """Do what asks the store. Raises FileNotFoundError, FileExistsError, or ArchiveAwayError for all the rest."""
@@ -312,8 +320,8 @@ class ObjectStore:
 
     def _away(self, error: Exception) -> ArchiveAwayError:
         return ArchiveAwayError(
-            f"archive.path: {self._url} cannot be reached: {_words(error)}; look at the store, at the credentials, and "
-            "at its endpoint in the environment"
+            f"{self._setting}: {self._url} cannot be reached: {_words(error)}; look at the store, at the credentials, "
+            "and at its endpoint in the environment"
         )
 
 
@@ -389,8 +397,8 @@ class _ObjectFile(io.RawIOBase):
         return len(raw)
 
 
-def _file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and where the archive is in it."""
+def _file_system(url: str, setting: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the place in it."""
     protocol = url.partition("://")[0]
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - it may be missing, which is an error with a way out
@@ -398,10 +406,10 @@ def _file_system(url: str) -> tuple[Any, str]:
         fs, root = url_to_fs(url)
     except ImportError as error:
         package = _PACKAGES.get(protocol, "fsspec")
-        raise ConfigError(f"archive.path: {url} needs the package {package}: pip install {package}") from error
+        raise ConfigError(f"{setting}: {url} needs the package {package}: pip install {package}") from error
     except ValueError as error:
         raise ConfigError(
-            f"archive.path: {url} names no object store ({error}): write a folder, or a URL that begins with s3://, "
+            f"{setting}: {url} names no object store ({error}): write a folder, or a URL that begins with s3://, "
             "gs:// or abfs://"
         ) from error
     return fs, str(root).rstrip("/")

@@ -291,6 +291,9 @@ CASES: Mapping[str, Case] = {
     "a group begins again": Case((), {WAITING: "0x60 1x8 0x51"}),
     "a rollout takes nine minutes": Case((), {WAITING: "0x111 1x9"}),
     "it cannot save": Case(("MillraceSaveFailing",), problem("save_failing")),
+    "it cannot mirror": Case(("MillraceMirrorFailing",), problem("mirror_failing")),
+    "the mirror hangs": Case(("MillraceMirrorFailing",), {"millrace_mirror_behind_seconds": "0+60x120"}),
+    "the mirror is slow": Case((), {"millrace_mirror_behind_seconds": "0x60 600x60"}),
     "the checkpoint is old": Case(("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"}),
     "nothing came, so nothing is to be saved": Case(
         (), {"millrace_checkpoint_age_seconds": "0+60x120", "millrace_checkpoint_unsaved_steps": "0x120"}

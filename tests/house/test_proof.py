@@ -77,6 +77,7 @@ KEPT: dict[str, Any] = {
         "refused": 0,
         "kept": True,
     },
+    "mirror": {"losses": 20, "lost": 0, "learnt_twice": 0, "unlearnt": 0, "wrong": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -151,6 +152,8 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "served_kills": 20,
         "served_rows": 1_000_000,
         "served_rows_wrong": 0,
+        "mirror_losses": 0,
+        "mirror_wrong": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -211,6 +214,8 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("logins", "learnt_twice"),
         ("served", "served_rows_wrong"),
         ("served", "not_learnt"),
+        ("mirror", "lost"),
+        ("mirror", "wrong"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],

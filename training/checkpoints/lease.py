@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millrace.consumers.durable_files import is_full
-from millrace.consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.fencing import begin
 from millrace.training.checkpoints.files import unwritable
 from millrace.training.checkpoints.folder import Folder
@@ -90,12 +90,14 @@ class FolderLease:
         options: LeaseOptions | None = None,
         on_passed: Callable[[PassedError], None] = lambda _error: None,
         make_room: "Callable[[FolderLease], bool]" = lambda _writer: False,
+        before_term: "Callable[[FolderLease], None]" = lambda _writer: None,
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
         `holder` describes this process to others that find the folder busy. `on_passed` is called on the lease's
         thread. `make_room` is called where the disk is full, until it returns False: it removes what may go, and
-        returns whether it removed anything.
+        returns whether it removed anything. `before_term` is called while the folder is held and the term has not
+        begun: what it brings into the folder is older than the term.
         """
         options = options or LeaseOptions()
         folder.create()
@@ -105,7 +107,14 @@ class FolderLease:
             writer = cls(folder, *_Contest(folder, facts, options).win())
             # Renewed before the record of the term is written: on a slow disk that may take longer than others wait.
             writer._live(options, on_passed)
+            try:
+                before_term(writer)
+            except BaseException:
+                writer.release()
+                raise
             writer._begin(facts, make_room)
+        except MillraceError:
+            raise
         except OSError as error:
             raise ConfigError(unwritable(folder.root, error)) from error
         log.info("writing to %s with term %d", folder.root, writer.term)

@@ -192,6 +192,11 @@ def read_manifest(folder: Path, number: int) -> Manifest:
         raw = path.read_bytes()
     except OSError as error:
         raise CorruptError(f"{FILE_NAME} cannot be read: {error.strerror}") from error
+    return parsed_manifest(raw, number, str(path))
+
+
+def parsed_manifest(raw: bytes, number: int, path: str) -> Manifest:
+    """Return the manifest that these bytes are; `path` says to people where they are from."""
     try:
         body = unseal(raw)
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from millrace.app.settings.sections.archive import ArchivePlace
 from millrace.consumers.section import ConfigPath, Count, Section
 from millrace.consumers.units import format_duration, parse_duration
 
@@ -70,6 +71,14 @@ class CheckpointSettings(Section):
 
     path: ConfigPath = Field(
         description="Folder for checkpoints, one folder per name below it.", examples=["./checkpoints"]
+    )
+    mirror: ArchivePlace | None = Field(
+        None,
+        description="Where checkpoints are copied to when they are durable, for when the volume is lost: the URL of a "
+        "place in an object store, as s3://bucket/models, or a folder on another volume; one folder per name "
+        "below it. A start whose own folder has no checkpoint resumes from the newest one there. Null: nothing "
+        "is copied.",
+        examples=["s3://bucket/models"],
     )
     every: SaveEvery = Field(
         Every(seconds=60.0), description="How often to save: a time (60s) or a number of steps (5000 steps)."

@@ -18,10 +18,10 @@ from millrace.app.tools.prove.checkpoint_reader import Shelf
 from millrace.app.tools.prove.trainer_process import Run, UnprovenError, WaitedError
 from millrace.consumers.failpoints import NAMES
 
-_OF_OTHERS = ("group.", "archive.", "export.", "announce.", "journal.", "pins.")
+_OF_OTHERS = ("group.", "archive.", "export.", "announce.", "journal.", "pins.", "mirror.")
 TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(_OF_OTHERS))
 """The failpoints that each trainer passes: not those of a group's worker, of the archiver, of an export's process, of
-the announcer, of the journal, of pins."""
+the announcer, of the journal, of pins, of the mirror."""
 SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
 """The windows of a save, in their order."""
 START_POINTS = tuple(name for name in NAMES if name.startswith("start."))

@@ -292,6 +292,7 @@ def set_apart(
     # No model of made-up records where others look for versions, and no record of the user's archive.
     values["export"] = {"formats": [*settings.export.writers.values()]}
     values["archive"]["path"] = None
+    values["checkpoints"]["mirror"] = None
     values["golden"] = {}
     if settings.labels.used:
         form = settings.labels.format

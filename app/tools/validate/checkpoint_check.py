@@ -1,9 +1,10 @@
 """The checks of the checkpoints' folder: writable, free, with room, and its newest checkpoint is of this model.
 
-Reads only: it takes no lock and creates nothing but an unnamed temporary file.
+Takes no lock, and creates nothing but an unnamed temporary file, and a small file in the mirror, which it removes.
 """
 
 import tempfile
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from millrace.training.checkpoints.files import require_space, unwritable
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import holder_of
 from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.mirror.mirror import Mirror
+from millrace.training.checkpoints.mirror.target import target_at
 from millrace.training.checkpoints.store import CheckpointStore, StoreOptions
 from millrace.training.errors import CorruptError, FolderBusyError
 from millrace.training.model.hyperparameters import UNKNOWN, Hyperparameters
@@ -34,6 +37,8 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
     yield _writable(folder)
     yield _free(folder)
     yield _space(settings, folder, learner)
+    if settings.checkpoints.mirror is not None:
+        yield _mirror(settings.checkpoints.mirror, settings.name)
     yield from _newest(settings, CheckpointStore(folder), learner, bounds)
 
 
@@ -102,6 +107,29 @@ def _room(settings: Settings, folder: Folder, needed: int) -> CheckResult:
     if (short := shortage(settings, store, needed)) is not None:
         return warn("space", short)
     return ok("space", f"there is room for what checkpoints.keep keeps, of {rounded_size(needed)} each")
+
+
+def _mirror(place: Path | str, name: str) -> CheckResult:
+    """Put a small file into the mirror, read it, and remove it."""
+    key, raw = f".validate-{uuid.uuid4().hex}", b"millrace validate"
+    try:
+        target = target_at(place, name)
+        mirror = Mirror(target)
+        mirror.look()
+        target.put(key, raw)
+        (found,) = target.read([key])
+        target.remove([key])
+        if found != raw:
+            raise ConfigError(f"checkpoints.mirror: {target.path(key)} was put, and is not there: look at the store")
+    except MillraceError as error:
+        return fail("mirror", error)
+    except OSError as error:
+        return fail(
+            "mirror", ConfigError(f"checkpoints.mirror: {error}; name another one, or permit this user to write")
+        )
+    newest = max((one.manifest.number for one in mirror.whole.values()), default=None)
+    has = "has no checkpoint yet" if newest is None else f"has checkpoints up to {newest}"
+    return ok("mirror", f"{target.path('').rstrip('/')} can be written to, and {has}")
 
 
 def _newest(

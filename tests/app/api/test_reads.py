@@ -20,6 +20,7 @@ from millrace.pipelines.gates.schema_gate import SchemaGate
 from millrace.pipelines.registry.schemas import KeptSchemas
 from millrace.pipelines.stream.decode import Refused, decode_chunk
 from millrace.training.checkpoints import SaveReason
+from millrace.training.checkpoints.mirror.figures import MirrorFigures
 from millrace.training.errors import CheckpointError
 from millrace.training.group.lockstep_trainer import _not_acknowledged
 from millrace.training.recovery.crash_guard import CrashLoop
@@ -453,6 +454,24 @@ def test_the_queue_is_shown_by_part_against_its_bound(api: Client, rig: Rig) -> 
         queued["total"] == sum(queued[part] for part in ("client", "handoff", "decoding", "assembling", "blocks")) == 80
     )
     assert queued["limit"] == 256 * 2**20
+
+
+def test_a_mirror_that_fails_is_a_problem_and_a_place_in_the_status(
+    api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = MirrorFigures(place="s3://models/clicks", number=3, failed=2, error="the bucket is gone")
+    monkeypatch.setattr(rig.service.mirroring, "figures", lambda: figures)
+    status = api.seen("/status")
+    assert status["mirror"] == {
+        "place": "s3://models/clicks",
+        "number": 3,
+        "copied": 0,
+        "failed": 2,
+    } | {"error": "the bucket is gone"}
+    (problem,) = status["problems"]
+    assert problem["problem"] == "mirror_failing"
+    assert problem["what"].endswith("s3://models/clicks, which has checkpoint 3: the bucket is gone")
+    assert api.seen("/status")["throughput"].get("advice") != problem["fix"]
 
 
 def test_a_save_that_fails_is_a_problem_until_one_succeeds(api: Client, rig: Rig) -> None:

@@ -36,6 +36,7 @@ from tests.faults.campaigns import (
     handover,
     joined,
     kills,
+    mirror_losses,
     mutations,
     ordinary,
     rebuild,
@@ -92,6 +93,8 @@ class Form:
     """Kills of a server that remembers keys, and of its trainer."""
     served_rows: int = 0
     """The rows that are asked of it."""
+    losses: int = 0
+    """How often the volume of a run is removed."""
     login_minutes: float = 0.0
     """How long a run learns through ten logins that end."""
     soak_minutes: float = 0.0
@@ -117,6 +120,7 @@ USUAL = Form(
     exports=10,
     served=4,
     served_rows=20_000,
+    losses=3,
     login_minutes=1.0,
 )
 FULL = Form(
@@ -140,6 +144,7 @@ FULL = Form(
     exports=50,
     served=20,
     served_rows=1_000_000,
+    losses=20,
     login_minutes=10.0,
     soak_minutes=30,
 )
@@ -259,6 +264,13 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         )
         return found.summary()
 
+    def mirrored() -> dict[str, Any]:
+        with mirror_losses.bucket() as place:
+            found = mirror_losses.lose(
+                bootstrap, there / "mirror", losses=form.losses, seed=seed, place=place, on_strike=_say
+            )
+        return found.summary()
+
     campaigns = (
         killed,
         exact,
@@ -277,6 +289,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         exported,
         logged_in,
         of_server,
+        mirrored,
     )
     named = zip(HANDED_OVER, campaigns, strict=True)
     return {name: _tried(campaign) for name, campaign in named if name in parts}

@@ -77,7 +77,7 @@ _OF_CHIEF = ("term.", "restore.", "save.", "prune.", "commit.", "rewind.", "fall
 _OF_EACH = ("call.", "group.")
 _OF_ANY = ("careful.",)
 _FIRST = ("start.",)
-_NONE_OF_A_MEMBER = ("archive.", "export.", "announce.", "journal.", "pins.")
+_NONE_OF_A_MEMBER = ("archive.", "export.", "announce.", "journal.", "pins.", "mirror.")
 _ROLES: Mapping[tuple[str, ...], tuple[Role, ...]] = {
     _FIRST: (Role.CHIEF,),
     _OF_CHIEF: (Role.CHIEF,),

@@ -72,6 +72,8 @@ MEANINGS: Mapping[str, str] = {
     "served_kills": "SIGKILLs of a server that remembers keys and of its trainer, versions swapped meanwhile",
     "served_rows": "the same: rows that the server has made, each compared with the one of training",
     "served_rows_wrong": "the same: rows of which a bit differs from what training made of the same offset",
+    "mirror_losses": "SIGKILLs after each of which the volume is removed: offsets lost or learnt twice",
+    "mirror_wrong": "the same: starts from another checkpoint than the newest of the mirror, or from other bytes",
     "rows_passed": f"rows of the matrix that passed, of {len(ROWS)}",
     "rows_skipped": "rows that this machine cannot show",
     "rto_p50_s": "restart to the first new call, median, s",

@@ -45,5 +45,6 @@ ROWS: Mapping[int, str] = {
     43: "killed where records wait for labels on another topic; labels late, twice, for nobody, after an outage",
     44: "killed where what was predicted when records came waits for their labels",
     45: "tokens and logins that end while records come, the tokens' endpoint away",
+    46: "the volume removed after a kill, where checkpoints have a mirror",
     47: "a server that remembers keys killed, and its trainer; versions swapped meanwhile",
 }

@@ -28,6 +28,7 @@ HANDED_OVER = (
     "exports",
     "logins",
     "served",
+    "mirror",
 )
 """What tests hand over by `record_property`, each under its name."""
 PARTS = (*HANDED_OVER, "mutations", "soak", "rows")
@@ -83,6 +84,8 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "served_kills": ["served.served_kills"],
     "served_rows": ["served.served_rows"],
     "served_rows_wrong": ["served.served_rows_wrong"],
+    "mirror_losses": ["mirror.unlearnt"],
+    "mirror_wrong": ["mirror.wrong"],
     "rows_passed": ["rows.passed"],
     "rows_skipped": ["rows.skipped"],
     "rto_p50_s": ["kills.rto_s.p50"],
@@ -136,6 +139,7 @@ class Evidence:
     exports: Told = field(default_factory=dict)
     logins: Told = field(default_factory=dict)
     served: Told = field(default_factory=dict)
+    mirror: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -196,6 +200,7 @@ class Evidence:
             "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
             "logins": (self.logins, ("lost", "learnt_twice")),
             "served": (self.served, ("served_rows_wrong", "not_learnt", "refused")),
+            "mirror": (self.mirror, ("lost", "learnt_twice", "wrong")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():

@@ -387,5 +387,15 @@ TEETH = (
           "test_a_token_is_renewed_before_it_ends"),
     Tooth(45, "Nobody asks the broker why a token is refused.", "AskingOAuth.step", decides("challenge", "False"),
           "test_each_wrong_setting_is_named_at_once_by_all_that_connects[a token of another issuer]"),
+    Tooth(46, "A start on an empty volume asks the mirror for nothing.", "Mirroring.bring_back", drop("_reached"),
+          "test_whenever_the_volume_is_lost_the_newest_mirrored_checkpoint_is_resumed_from", 900),
+    Tooth(46, "What is half put counts as a checkpoint.", "Mirror.put", decides("complaint", "False"),
+          "test_what_was_put_otherwise_than_it_was_read_gets_no_marker"),
+    Tooth(46, "What comes back from the mirror is not compared with what was put.", "Mirror._fetch",
+          decides("found != facts", "False"),
+          "test_a_damaged_copy_is_passed_over_for_its_parent_and_never_loaded"),
+    Tooth(46, "The terms of the writers before are not taken over.", "Mirroring.pull_terms",
+          decides("_reached", "True"),
+          "test_an_empty_volume_gets_the_newest_checkpoint_back_byte_for_byte"),
 )
 # fmt: on
