@@ -259,9 +259,8 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int, parts: frozen
         return token_logins.watch(there / "logins", minutes=minutes, lifetime_s=minutes * 6, seed=seed).summary()
 
     def of_server() -> dict[str, Any]:
-        found = served.prove_rows(
-            bootstrap, there / "served", rows=form.served_rows, kills=form.served, seed=seed, on_strike=_say
-        )
+        rows, of = form.served_rows, there / "served"
+        found = served.prove_rows(bootstrap, of, rows=rows, kills=form.served, seed=seed, on_strike=_say, every="30s")
         return found.summary()
 
     def mirrored() -> dict[str, Any]:
