@@ -1,0 +1,94 @@
+"""`serve.memory: follow` on a real Kafka: the memory follows the topic, also over a broker that dies and comes back."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker.topics import create_topic
+from tests.app.tools.serve.memory_rig import HERE, OTHER, RECORD, published, row
+from tests.app.tools.serve.server_rig import Server, serving
+
+pytestmark = [pytest.mark.broker, pytest.mark.tensorflow, pytest.mark.slow]
+WaitFor = Callable[..., Any]
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[LocalBroker]:
+    """Start a broker of this test's own, to be killed."""
+    with LocalBroker(tmp_path / "broker") as local:
+        yield local
+
+
+def write(servers: str, first: int, last: int) -> None:
+    """Write the records of these offsets to both partitions, as `learnt` has them, and a bad one behind."""
+
+    async def produce() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+            for partition, card in ((HERE, "a"), (OTHER, "b")):
+                for at in range(first, last):
+                    record = {"card": card, "amount": float(at), "kind": "shop", "fraud": 0.0, "at": at * 1000}
+                    await producer.send_and_wait(
+                        partition.topic, json.dumps(record).encode(), partition=partition.number
+                    )
+                # Training sets it aside for its label, so it is in no sequence.
+                bad = {"card": card, "amount": -1.0, "kind": "shop", "fraud": "none", "at": 0}
+                await producer.send_and_wait(partition.topic, json.dumps(bad).encode(), partition=partition.number)
+
+    asyncio.run(produce())
+
+
+def amounts(server: Server) -> list[float]:
+    return list(row(server.predict({"records": [RECORD]}))["amount"])
+
+
+def holds(server: Server, end: int) -> bool:
+    return bool(server.get("/served")["memory"]["positions"] == {"cards:0": end, "cards:1": end})
+
+
+def test_it_follows_the_topic_and_answers_through_an_outage_saying_how_old_it_is(
+    mortal: LocalBroker, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    servers = mortal.bootstrap_servers
+    create_topic(servers, "cards", 2)
+    write(servers, 0, 10)
+    published(tmp_path, 1, {HERE: 4, OTHER: 4})
+    environment = {"kafka__bootstrap_servers": f'["{servers}"]', "serve__memory__max_lag": "2s"}
+    with serving(tmp_path, "cards", **environment) as server:
+        server.answers_with(1)
+        server.wait_for(lambda: holds(server, 11))
+        assert amounts(server) == [8.0, 9.0, 9.0]
+        wait_for(lambda: server.http.get("/readyz").status_code == 200)
+        memory = server.get("/served")["memory"]
+        assert (memory["behind"], memory["lost"], memory["problem"], memory["keys"]) == (0, 0, None, 2)
+
+        mortal.kill()
+        ages = list[float]()
+
+        def answered() -> bool:
+            answer = server.predict({"records": [RECORD]})
+            assert row(answer)["amount"] == [8.0, 9.0, 9.0]
+            ages.append(float(answer.headers["millrace-memory-age"]))
+            return server.http.get("/readyz").status_code == 503
+
+        wait_for(answered, timeout=60)
+        assert ages == sorted(ages)
+        assert ages[-1] > 1.5
+        assert "serve.memory.max_lag is 2 s" in server.http.get("/readyz").json()["reasons"][0]
+
+        mortal.start()
+        write(servers, 11, 13)
+        server.wait_for(lambda: holds(server, 14))
+        assert amounts(server) == [11.0, 12.0, 9.0]
+        wait_for(lambda: server.http.get("/readyz").status_code == 200, timeout=60)
+
+        # A newer version that knows less changes nothing.
+        published(tmp_path, 2, {HERE: 9, OTHER: 9})
+        server.answers_with(2)
+        assert holds(server, 14)
+        assert amounts(server) == [11.0, 12.0, 9.0]
