@@ -60,6 +60,8 @@ class Lengths:
     data_service_rows: int = 65_536
     data_service_rounds: int = 2
     serve_swaps: int = 50
+    served_keys: int = 1_000_000
+    served_turns: int = 6
     exports: int = 3
     exports_plain_s: float = 8.0
     at_once: int = 1
@@ -124,6 +126,8 @@ QUICK = Lengths(
     data_service_rows=8_192,
     data_service_rounds=1,
     serve_swaps=12,
+    served_keys=20_000,
+    served_turns=1,
     exports=1,
     exports_plain_s=3.0,
     at_once=4,
@@ -414,6 +418,25 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "serve_swap_p50_ms": "swap_p50_ms",
                 "serve_requests": "requests",
                 "serve_others_cores": "others_cores",
+            },
+        ),
+        ServiceCase(
+            "served-memory",
+            "served_memory.py",
+            {**where, "keys": lengths.served_keys, "turns": lengths.served_turns},
+            {
+                "served_memory_p99_ratio": "p99_ratio",
+                "served_memory_key_of_state": "key_bytes_of_state",
+                "served_memory_start_s": "start_above_s",
+            },
+            {
+                "served_memory_p99_ms": "p99_ms",
+                "served_memory_plain_p99_ms": "plain_p99_ms",
+                "served_memory_p50_ms": "p50_ms",
+                "served_memory_plain_p50_ms": "plain_p50_ms",
+                "served_memory_key_bytes": "key_bytes",
+                "served_memory_records_per_s": "records_per_s",
+                "served_memory_others_cores": "others_cores",
             },
         ),
         ServiceCase(

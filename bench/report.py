@@ -172,6 +172,13 @@ MEANINGS: Mapping[str, Meaning] = {
     "serve_swap_p99_ratio": Meaning(
         "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
     ),
+    "served_memory_p99_ratio": Meaning(
+        "`serve.memory` with a million keys, 200 requests/s beside a topic of 20,000 records/s: p99 of a request, over "
+        "one that brings its sequence",
+        "≤ 2",
+    ),
+    "served_memory_key_of_state": Meaning("the same: memory of a key, over its bytes in the export", "≤ 1.3"),
+    "served_memory_start_s": Meaning("the same: seconds of a start above one without a memory", "≤ 10"),
     "export_throughput_kept": Meaning(
         "exports beside a training at full speed: rate between exports, over the rate without exports", "≥ 0.97"
     ),
@@ -212,6 +219,13 @@ DETAILS: Mapping[str, str] = {
     "serve_p50_ms": "without new versions: a request, the median, ms",
     "serve_swap_p50_ms": "with a new version every second: a request, the median, ms",
     "serve_requests": "requests that were answered in both",
+    "served_memory_p99_ms": "`serve.memory`: a request, p99, ms",
+    "served_memory_plain_p99_ms": "a request that brings its sequence, p99, ms",
+    "served_memory_p50_ms": "`serve.memory`: a request, the median, ms",
+    "served_memory_plain_p50_ms": "a request that brings its sequence, the median, ms",
+    "served_memory_key_bytes": "memory of a key with 19 records of three numbers, bytes",
+    "served_memory_records_per_s": "records that the memory took in meanwhile, a second",
+    "served_memory_others_cores": "cores that others used meanwhile, Kafka and the writer of the topic among them",
     "serve_others_cores": "cores that other processes used meanwhile, the median",
     "export_beside_kept": "the same while the process of an export runs on one of the two cores",
     "export_pause_p99_ratio": "the same: pause between two calls while no export is made, p99, over that without them",
