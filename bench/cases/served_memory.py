@@ -110,7 +110,7 @@ def publish(folder: Path, settings: Settings, topic: str, keys: int) -> tuple[in
     history, states = shaper.layout.history, dict[Partition, tuple[int, KeyWindows]]()
     for number in range(PARTITIONS):
         state, some = KeyWindows(shaper.layout), keys // PARTITIONS
-        columns = {
+        columns: dict[str, Any] = {
             "features/amount": random.lognormal(3, 1, some * history).astype(np.float32),
             "features/merchant": random.integers(0, 1000, some * history).astype(np.int32),
             "times": np.tile(np.arange(history, dtype=np.int64) * 1000, some),

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from aiokafka import AIOKafkaProducer
@@ -44,7 +45,7 @@ def payments(seed: int, rate: float, began_s: float) -> Iterator[tuple[bytes, by
             merchant = int(usual[card, random.integers(USUAL)])
             if random.random() < STOLEN:
                 thieves.append([card, TIMES])
-        record = {
+        record: dict[str, Any] = {
             "card": f"card-{card}",
             "amount": round(float(random.lognormal(3.0, 0.8)), 2),
             "merchant": f"shop-{merchant}",
