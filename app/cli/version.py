@@ -8,6 +8,7 @@ import typer
 
 from millrace.app.cli.options import Json
 from millrace.app.version import version as own_version
+from millrace.app.version import version_of
 
 _LIBRARIES = ("tensorflow", "keras", "numpy", "pyarrow", "aiokafka")
 
@@ -30,6 +31,6 @@ def version(as_json: Json = False) -> None:
 
 def _of(library: str) -> str:
     try:
-        return metadata.version(library)
+        return version_of(library)
     except metadata.PackageNotFoundError:
         return "not installed"

@@ -7,7 +7,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from millrace.app.settings import Loaded, Settings
@@ -16,6 +15,7 @@ from millrace.app.settings.renamed import RENAMED
 from millrace.app.settings.secret_files import masked
 from millrace.app.settings.spelling import dotted
 from millrace.app.version import version as own_version
+from millrace.app.version import version_of
 from millrace.training.model.hyperparameters import HyperparameterOptions, OnChange
 from millrace.training.model.setup.model_code import beside_sha256, model_sha256
 
@@ -43,7 +43,7 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
     return {
         "millrace": own_version(),
         "python": platform.python_version(),
-        **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
+        **{package: version_of(package) for package in ("tensorflow", "keras", "numpy")},
         "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
         "model_sha256": model_sha256(settings.model.build.file),
         # Those of which the hash above is made as well.

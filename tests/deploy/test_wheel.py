@@ -1,8 +1,11 @@
 """The wheel: built as the Dockerfile builds it, and installed beside a user's packages that have our folders' names."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from tests.deploy.dockerfile import stages_of
 from tests.deploy.manifests import ROOT
 
 STAGE = stages_of(ROOT / "Dockerfile")["wheel"]
+MAKEFILE = (ROOT / "Makefile").read_text()
 OURS = ("app", "consumers", "pipelines", "training")
 """The folders of the tree, which are packages of `millrace` once they are installed."""
 NOBODYS = "raise ImportError('a package of the user is imported in place of one of ours')\n"
@@ -92,6 +96,29 @@ def test_the_wheel_holds_every_file_that_is_copied_for_it(copied: list[Path], wh
     expected = {"millrace/__init__.py", *(f"millrace/{name}" for name in copied if name.parts[0] in OURS)}
     assert files == expected
     assert "millrace/app/page/static/index.html" in files
+
+
+@pytest.mark.slow
+def test_make_dist_builds_the_wheel_of_the_image_out_of_an_sdist_of_the_tree(
+    copied: list[Path], wheel: Path, tmp_path: Path
+) -> None:
+    (command,) = re.findall(r"^\tSOURCE_DATE_EPOCH=.*? --format=%ct\) (.*) --out-dir dist$", MAKEFILE, re.MULTILINE)
+    command = command.replace("$(BIN)", str(Path(sys.executable).parent))
+    shutil.copytree(wheel.parents[1] / "build", tmp_path / "tree", symlinks=True)
+    shutil.copy(ROOT / "MANIFEST.in", tmp_path / "tree")
+    command = f"{command} --offline --out-dir ../dist"
+    subprocess.run(["sh", "-c", command], cwd=tmp_path / "tree", env=of_others(), check=True, timeout=180)
+    (built,) = (tmp_path / "dist").glob("*.whl")
+    assert _contents(built) == _contents(wheel)
+    with tarfile.open(next((tmp_path / "dist").glob("*.tar.gz"))) as packed:
+        files = {name.partition("/")[2] for name in packed.getnames()}
+    ours = {str(name) for name in copied if name.suffix == ".py" and not name.is_symlink()}
+    assert {name for name in files if name.endswith(".py")} == ours
+
+
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/RECORD")}
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ memory, by the collector of Prometheus' own client; where there is no /proc, tho
 import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import version
 from itertools import accumulate, chain
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -24,6 +23,7 @@ from millrace.app.monitoring.observer import Observation
 from millrace.app.monitoring.problems import KINDS
 from millrace.app.monitoring.snapshot import balanced, process_flow_of
 from millrace.app.monitoring.throughput import catch_up_s, queue_of, throughput_of
+from millrace.app.version import version_of
 from millrace.consumers.metric import MODEL, PREFIX
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.stream.offset_counts import OffsetCounts
@@ -187,7 +187,7 @@ class OfTheProcess:
     """Reads what does not change once, and the rest each time."""
 
     def __init__(self) -> None:
-        self._versions = (platform.python_version(), version("tensorflow"), version("keras"))
+        self._versions = (platform.python_version(), version_of("tensorflow"), version_of("keras"))
         self._process = ProcessCollector(namespace=PREFIX.rstrip("_"), registry=None)
 
     def __call__(self, observation: Observation) -> Iterator[Reading]:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version as version_of
 from pathlib import Path
 
 import tensorflow as tf
@@ -29,7 +28,7 @@ from millrace.app.tools.export.export_inputs import (
     served_model,
 )
 from millrace.app.tools.export.exported_memory import write_exported_memory
-from millrace.app.version import version
+from millrace.app.version import version, version_of
 from millrace.consumers.durable_files import full_disk_in
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint

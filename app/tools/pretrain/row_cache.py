@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from millrace.app.settings.sections.records import own_settings, to_format
 from millrace.app.tools.pretrain.inputs import InputOptions
 from millrace.app.tools.pretrain.shard_sources import ShardSource
 from millrace.app.version import version as own_version
+from millrace.app.version import version_of
 from millrace.consumers.durable_files import replace_durably
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.files.visits import CountedShard, Refusals
@@ -118,7 +118,7 @@ def made_of(
         _SHAPED_BY: next((shaper.setting for shaper in settings.shapers()), None),
         "the version of millrace": own_version(),
         "the version of python": platform.python_version(),
-        **{f"the version of {package}": version(package) for package in ("tensorflow", "keras", "numpy")},
+        **{f"the version of {package}": version_of(package) for package in ("tensorflow", "keras", "numpy")},
     }
 
 

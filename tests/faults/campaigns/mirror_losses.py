@@ -44,7 +44,8 @@ _BRINGS_BACK = "mirror.before_rename"
 _AT_POINTS = 3
 """One kill in so many is at a failpoint."""
 _LATEST_S = 3.0
-_RECORDS_PER_S = 1500.0
+_RECORDS_PER_S = 500.0
+_DRAIN_S = 1800.0
 OnStrike = Callable[[str], None]
 
 
@@ -119,11 +120,9 @@ def lose(
                 f"loss {figures.losses}: {point or 'at a random time'}, {newest.name if newest else 'nothing'} left"
             )
         topic.still()
-        with Run(project) as run:
+        with Run(project, "--until", "now") as run:
             _look_at(run, project, newest, figures)
-            run.wait_for(lambda: run.settled() == topic.records, "all records are learnt")
-            run.terminate()
-            run.finish()
+            run.finish(_DRAIN_S)
         end, mirrored = Shelf(project.folder).newest(), _newest(project, place)
         assert end is not None
         assert mirrored is not None
