@@ -39,6 +39,9 @@ class Lengths:
     poisoned_stream_records: int = 2_000_000
     poisoned_stream_rounds: int = 2
     reservoir_rows: int = 131_072
+    planted_fields: int = 200
+    planted_seeds: int = 20
+    planted_weeks: int = 1
     recent_rounds: int = 40
     recent_records: int = 40_000
     joined_streams_records: int = 600_000
@@ -110,6 +113,9 @@ QUICK = Lengths(
     poisoned_stream_records=400_000,
     poisoned_stream_rounds=1,
     reservoir_rows=16_384,
+    planted_fields=16,
+    planted_seeds=1,
+    planted_weeks=0,
     recent_rounds=4,
     recent_records=4_000,
     forked_records=65_536,
@@ -258,6 +264,12 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "eyes.py",
             {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
             {name: name for name in ("eyes_of_plain", "slices_of_plain")},
+        ),
+        ServiceCase(
+            "planted",
+            "planted.py",
+            {"fields": lengths.planted_fields, "seeds": lengths.planted_seeds, "weeks": lengths.planted_weeks},
+            {name: name for name in ("faults_named", "false_names")},
         ),
         ServiceCase(
             "recent",

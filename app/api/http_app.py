@@ -18,6 +18,7 @@ from millrace.app.api.checkpoint_reads import CheckpointReader
 from millrace.app.api.middleware import ApiMiddleware
 from millrace.app.api.operations import Operations
 from millrace.app.api.routes.commands import CommandRoutes
+from millrace.app.api.routes.data import DataRoutes
 from millrace.app.api.routes.events import EventRoutes
 from millrace.app.api.routes.exports import ExportRoutes
 from millrace.app.api.routes.page import PageRoutes
@@ -33,6 +34,7 @@ from millrace.app.monitoring.status_log import StatusLog
 from millrace.app.version import version
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.checkpoints.folder import Folder
+from millrace.training.trainer.inputs.inputs import Inputs, InputsView
 
 if TYPE_CHECKING:
     from millrace.app.service.service import Service
@@ -102,6 +104,8 @@ def make_application(
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
+    values = service.settings.api.read_values
+    app.include_router(DataRoutes(observer, partial(_inputs, service), values=values).router())
     exports = service.settings.export.path
     versions = None if exports is None else VersionFolder(exports / service.settings.name)
     app.include_router(ExportRoutes(observer, versions).router())
@@ -112,6 +116,11 @@ def make_application(
     app.include_router(PageRoutes(app.openapi).router())
     app.state.end_streams = events.streams.close
     return app
+
+
+def _inputs(service: "Service") -> InputsView | None:
+    """Return what is known of the records; None before the first window, and where nothing watches them."""
+    return next((one.view for one in service.watchers if isinstance(one, Inputs)), None)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from millrace.app.service.label_join import follow_arrivals
 from millrace.app.service.model_setup import live_metrics_of
 from millrace.app.settings.root import Settings
+from millrace.app.settings.sections.records import to_schema
 from millrace.consumers.errors import ConfigError
+from millrace.pipelines.gates.input_gate import InputGate
 from millrace.pipelines.gates.slice_gate import SliceGate
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.model.learner import Learner
@@ -16,6 +18,7 @@ from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
+from millrace.training.trainer.inputs.inputs import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.slices.slice_scores import SliceScores
 
@@ -28,6 +31,7 @@ def watchers_of(
         *detectors_of(learner, settings, report, pause),
         *_arrivals_of(learner, settings, opened),
         calibration_of(learner, settings),
+        inputs_of(settings, report),
         *_slices_of(learner, settings),
     )
 
@@ -53,6 +57,11 @@ def calibration_of(learner: Learner, settings: Settings) -> Calibration:
     """Return what counts whether the answers are true."""
     plan = plan_of(learner.model, learner.call.metrics)
     return Calibration(plan, settings.training.live_metrics.window, time.monotonic)
+
+
+def inputs_of(settings: Settings, report: ReportEvent = ignore_event) -> Inputs:
+    """Return what watches whether the fields of the records are as they were."""
+    return Inputs(InputGate(to_schema(settings.records)), [*settings.records.slices], report)
 
 
 def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:

@@ -325,6 +325,7 @@ CASES: Mapping[str, Case] = {
     "a detector has marked a change an hour ago": Case(
         (), {'millrace_detector_marks_total{detector="drift"}': "3x60 4x60"}
     ),
+    "a field of the records has changed": Case(("MillraceInputChanged",), {"millrace_input_marks_total": "0x110 1x10"}),
     "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
     "somebody tries to order": Case(
         ("MillraceOrdersRefused",), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x100 0+1x20"}

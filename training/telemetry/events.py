@@ -50,6 +50,8 @@ class EventKind(StrEnum):
     PARTITION_ADDED = "partition_added"
     MARK = "mark"
     """A detector of `training.detectors` has found a change."""
+    INPUT_CHANGED = "input_changed"
+    """A field of the records is other than before."""
     DETECTOR_FAILED = "detector_failed"
     """One has raised, and is left out until the next start."""
     MEMBER_RESTARTED = "member_restarted"

@@ -7,6 +7,7 @@ import { byId, keyed, say } from "./dom.js";
 import { exports } from "./exports.js";
 import { Feed } from "./feed.js";
 import { follows, group } from "./group.js";
+import { inputs } from "./inputs.js";
 import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
@@ -152,6 +153,7 @@ function showAges() {
   exports(latest.status.exports, versions ?? [], now());
   truth(latest.status.training?.calibration);
   slices(latest.status.training?.slices);
+  inputs(latest.status, read);
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }

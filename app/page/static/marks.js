@@ -11,6 +11,7 @@ const KINDS = {
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
   mark: { sign: "detector", label: "detector" },
+  input_changed: { sign: "detector", label: "input" },
   member_restarted: { sign: "detector", label: "detector" },
   paused: { sign: "pause", label: "pause" },
   resumed: { sign: "resume", label: "resumed" },

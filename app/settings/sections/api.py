@@ -78,6 +78,11 @@ class ApiSettings(Section):
         "client that reaches the address may read.",
         examples=["/run/secrets/millrace-readers"],
     )
+    read_values: bool = Field(
+        default=False,
+        description="Whether who may read also sees values of texts, as the most frequent countries in /data. Without "
+        "it /data has their shares alone.",
+    )
     tls: TlsSettings | None = Field(
         None,
         description="TLS on `listen`; the separate listener for probes has none. Null: plain HTTP.",

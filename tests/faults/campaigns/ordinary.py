@@ -109,7 +109,7 @@ def _compare_ends(figures: Figures, topic: Topic, whole: Shelf, killed: Shelf) -
     same = one.manifest.step == two.manifest.step and one.manifest.golden == two.manifest.golden is not None
     for part in ("detectors", "reservoir"):
         same &= whole.part(one.number, part).facts == killed.part(two.number, part).facts
-    for part in ("recent", "calibration", "slices"):
+    for part in ("recent", "calibration", "inputs", "slices"):
         mine, theirs = (shelf.part(end.number, part).arrays for shelf, end in ((whole, one), (killed, two)))
         same &= mine.keys() == theirs.keys() and all(apart(mine[name], theirs[name]) == 0 for name in mine)
     for number, verdicts in enumerate(topic.verdicts):

@@ -1,0 +1,236 @@
+"""The gate of inputs: it holds nothing back, and keeps for the trainer a sample of the records that pass.
+
+What a record says is seen here whole, before `preprocess`, windows and classes change it. A record is sampled by a hash
+of its partition and offset, so that the sample is the same in whatever chunks the records come. It is kept from the
+decoded chunk until its block has been learnt; this takes an eighth of what the decoded rows take, at most.
+
+Chunks come on the generator's thread; `take` is called on the trainer's.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.consumers.records import Int64s, Partition
+from millrace.pipelines.gates.gate import LearningHold
+from millrace.pipelines.schema import PRESENT, Column, Field, Schema
+from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused
+from millrace.pipelines.stream.offset_mix import mix, salt_of
+from millrace.pipelines.stream.slices import SkipRange
+
+SHARE = 8
+"""One of so many records is sampled."""
+_MOST_ELEMENTS = 64
+"""A field of more numbers, as an image, is watched by the mean of as many of them."""
+_MOST_COLUMNS = 512
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.floating[Any]]
+Texts = npt.NDArray[np.object_]
+_NARROW = frozenset({"float16", "float32", "int8", "int16", "uint8", "uint16", "bool"})
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One column that is watched: a field, or an element of one."""
+
+    name: str
+    """As the model knows it; with its place, as `x[3]`, where it is an element."""
+    source: str
+    """The record's name of the field."""
+    text: bool
+    missing: float | bytes | None
+    """What a record without it holds instead; None where it is set aside then."""
+
+
+class _Taken(NamedTuple):
+    """Columns that are watched, and what gives their values of some rows of a chunk."""
+
+    columns: Sequence[Watched]
+    values: Callable[[Decoded, Int64s], Column]
+
+
+def _watched(schema: Schema) -> list[_Taken]:
+    """Return what is watched of records of this schema, a bounded number of columns."""
+    names = {field.name for field in (*schema.features, *schema.labels)}
+    slices = [field for field in schema.slices if field.name not in names]
+    found = [*map(_of_field, (*schema.inputs, *schema.labels)), *map(_of_slice, slices)]
+    ends = np.cumsum([len(one.columns) for one in found])
+    return [one for one, end in zip(found, ends.tolist(), strict=True) if end <= _MOST_COLUMNS]
+
+
+def _of_field(field: Field) -> _Taken:
+    if field.classes is not None or field.dtype == "string" or field.appearing is not None:
+        return _of_text(field)
+    missing = None if field.missing is None else float(field.missing)
+    width = field.size
+    if width > _MOST_ELEMENTS or field.ragged or field.pad is not None or not width:
+        step, width, missing = max(1, -(-field.size // _MOST_ELEMENTS)), 1, None
+    else:
+        step = 0
+    names = [field.name]
+    if field.shape and not step:
+        names = [field.name + "".join(f"[{i}]" for i in at) for at in np.ndindex(field.shape)]
+
+    def values(decoded: Decoded, rows: Int64s) -> Column:
+        column = _column(decoded, field.name)
+        if column is None or not field.size:
+            return np.full((len(rows), width), np.nan)
+        if column.ndim == 1:
+            found = column[rows]
+        elif not step:
+            # Rows are copied whole, which a list of places makes several times as slow.
+            found = column.reshape(len(column), -1).take(rows, axis=0)
+        else:
+            with np.errstate(invalid="ignore"):
+                found = column.reshape(len(column), -1)[:, ::step][rows].astype(np.float64).mean(axis=1)
+        mask = decoded.labels.get(field.name + PRESENT)
+        return found if mask is None else np.where(mask[rows].reshape(-1, *[1] * (found.ndim - 1)), found, np.nan)
+
+    return _Taken([Watched(name, field.source, text=False, missing=missing) for name in names], values)
+
+
+def _of_text(field: Field) -> _Taken:
+    known = None if field.classes is None else np.array([one.encode() for one in field.classes], object)
+    missing: bytes | None = None
+    if field.missing is not None:
+        missing = str(field.missing).encode() if known is None else known[int(field.missing)]
+
+    def values(decoded: Decoded, rows: Int64s) -> Column:
+        column = _column(decoded, field.name)
+        if column is None or not field.size:
+            return np.full(len(rows), b"", object)
+        found = column.reshape(len(column), -1)[rows, 0]
+        if known is not None and found.dtype != object:
+            found = known[np.clip(found.astype(np.int64), 0, len(known) - 1)]
+        mask = decoded.labels.get(field.name + PRESENT)
+        return found if mask is None else np.where(mask[rows], found, b"")
+
+    return _Taken([Watched(field.name, field.source, text=True, missing=missing)], values)
+
+
+def _of_slice(field: Field) -> _Taken:
+    def values(decoded: Decoded, rows: Int64s) -> Column:
+        found = decoded.slices.get(field.name)
+        if found is None or not found.values:
+            return np.full(len(rows), b"", object)
+        return np.array([value.encode() for value in found.values], object)[found.codes[rows]]
+
+    return _Taken([Watched(field.name, field.source, text=True, missing=NO_VALUE.encode())], values)
+
+
+def _column(decoded: Decoded, name: str) -> Column | None:
+    return decoded.features.get(name, decoded.labels.get(name))
+
+
+def number_dtype(schema: Schema) -> type[np.float32] | type[np.float64]:
+    """Return in which precision the numbers are kept."""
+    narrow = all(field.dtype in _NARROW or field.dtype == "string" for field in (*schema.inputs, *schema.labels))
+    return np.float32 if narrow else np.float64
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Sampled records of one partition."""
+
+    offsets: Int64s
+    """Ascending."""
+    hashes: Hashes
+    """Below 2^64 / SHARE, evenly spread."""
+    times: Int64s
+    """Event times, milliseconds since 1970."""
+    numbers: Numbers
+    """[row, column] of the columns that are numbers."""
+    texts: Texts
+    """[row, column] of those that are texts: bytes."""
+
+    def rows(self, which: Any) -> "Sample":
+        """Return some of the rows."""
+        return Sample(
+            self.offsets[which], self.hashes[which], self.times[which], self.numbers[which], self.texts[which]
+        )
+
+
+class Seen(NamedTuple):
+    """What has passed of one partition."""
+
+    sample: Sample
+    refused: Sequence[Refused]
+    """The records that could not be decoded."""
+
+
+class InputGate:
+    """Keeps a sample of the records that pass."""
+
+    def __init__(self, schema: Schema) -> None:
+        watched = _watched(schema)
+        self._numbers = [one for one in watched if not one.columns[0].text]
+        self._texts = [one for one in watched if one.columns[0].text]
+        self.numbers = [column for one in self._numbers for column in one.columns]
+        self.texts = [column for one in self._texts for column in one.columns]
+        self.dtype = number_dtype(schema)
+        self._lock = threading.Lock()
+        self._kept: dict[Partition, deque[Seen]] = {}
+        self._reached: dict[Partition, int] = {}
+        self._salts: dict[Partition, np.int64] = {}
+
+    def begin(self, positions: Mapping[Partition, int], skips: Sequence[SkipRange] = ()) -> None:
+        """Forget the records of the stream before."""
+        del positions, skips
+        with self._lock:
+            self._kept, self._reached = {}, {}
+
+    def admits(self, decoded: Decoded) -> bool:
+        """Keep a sample of a chunk."""
+        # A chunk that another gate holds back is asked about again.
+        if self._reached.get(decoded.partition, -1) < decoded.end:
+            seen = Seen(self._sampled(decoded), decoded.refused)
+            with self._lock:
+                self._reached[decoded.partition] = decoded.end
+                self._kept.setdefault(decoded.partition, deque()).append(seen)
+        return True
+
+    def held(self) -> LearningHold | None:
+        """Return None: it holds nothing."""
+        return None
+
+    def let_pass(self, ends: Mapping[Partition, int]) -> bool:
+        """Return that it did hold nothing."""
+        del ends
+        return False
+
+    def take(self, partition: Partition, end: int) -> Sequence[Seen]:
+        """Return what has passed of a partition before an offset, and forget it."""
+        taken = list[Seen]()
+        with self._lock:
+            kept = self._kept.get(partition, deque())
+            while kept:
+                sample, refused = kept.popleft()
+                row = int(sample.offsets.searchsorted(end))
+                bad = next((at for at, one in enumerate(refused) if one.offset >= end), len(refused))
+                whole = row == len(sample.offsets) and bad == len(refused)
+                taken.append(Seen(sample if whole else sample.rows(slice(row)), refused[:bad]))
+                if not whole:
+                    kept.appendleft(Seen(sample.rows(slice(row, None)), refused[bad:]))
+                    break
+        return taken
+
+    def _sampled(self, decoded: Decoded) -> Sample:
+        salt = self._salts.get(decoded.partition)
+        if salt is None:
+            salt = self._salts[decoded.partition] = np.int64(salt_of(str(decoded.partition)))
+        hashes = mix(decoded.offsets + salt).view(np.uint64)
+        rows = np.flatnonzero(hashes < np.uint64(2**64 // SHARE))
+        numbers = np.empty((len(rows), len(self.numbers)), self.dtype)
+        texts = np.empty((len(rows), len(self.texts)), object)
+        for taken, found in ((self._numbers, numbers), (self._texts, texts)):
+            first = 0
+            for one in taken:
+                last = first + len(one.columns)
+                found[:, first:last] = one.values(decoded, rows).reshape(len(rows), len(one.columns))
+                first = last
+        return Sample(decoded.offsets[rows], hashes[rows], decoded.event_times[rows], numbers, texts)
