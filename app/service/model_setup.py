@@ -26,8 +26,6 @@ from millrace.training.model.setup.model_file import LoadedModelFile, ModelFile,
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.live_metrics import LiveMetrics, Watched, choose_watched
 from millrace.training.trainer.metric_guesses import plan_of
-from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, WORST
-from millrace.training.trainer.slices.slice_scores import SCORES
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +116,12 @@ def watched_of(learner: Learner, settings: Settings) -> Watched:
     return choose_watched(metrics.directions, live.watch, live.better, first=preferred(metrics.metrics))
 
 
-def require_known_conditions(learner: Learner, settings: Settings) -> None:
-    """Raise ConfigError where `export.only_if` names what is no metric of this model."""
+def require_known_conditions(learner: Learner, settings: Settings, watched: Sequence[str]) -> None:
+    """Raise ConfigError where `export.only_if` names what is no metric of this model, and nothing that is watched."""
     metrics = ["loss", *learner.call.metrics.metrics]
     if settings.golden.used:
         metrics += [f"{GOLDEN}.{name}" for name in scored_names(learner)]
-    if settings.records.slices:
-        kind = plan_of(learner.model, learner.call.metrics).labels
-        metrics += [f"{WORST}.{name}" for name in SCORES.get(kind, ()) if name in HIGHER_IS_BETTER]
+    metrics += watched
     if unknown := unknown_names(settings.export.only_if, metrics):
         raise ConfigError(
             f"export.only_if: {unknown[0]!r} is no metric of this model; there are {', '.join(metrics)}, {RECORDS} and "

@@ -48,7 +48,7 @@ from millrace.app.service.model_setup import (
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
-from millrace.app.service.watchers import watchers_of
+from millrace.app.service.watchers import scored_by, watchers_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
@@ -86,8 +86,6 @@ from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from millrace.training.trainer.saving import Saving, SavingOptions
-from millrace.training.trainer.slices.figures import NAME as SLICES
-from millrace.training.trainer.slices.figures import worst_scores
 from millrace.training.trainer.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -393,7 +391,7 @@ class Service:
         self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics
     ) -> tuple[Saving, CrashGuard]:
         """Open the store, restore its newest checkpoint or publish a new number 0, and look for a crash loop there."""
-        require_known_conditions(learner, self.settings)
+        require_known_conditions(learner, self.settings, scored_by(learner, self.settings))
         self.phases.enter(Phase.RESTORING)
         options = replace(
             store_options(self.settings, lease.folder),
@@ -498,9 +496,8 @@ class Service:
         self.mirroring.durable(manifest)
         if self.golden is not None:
             self.golden.durable(manifest)
-        posted = self.board.latest
-        slices = worst_scores(None if posted is None else posted.figures.get(SLICES))
-        self.exporting.durable(manifest, self.ledger, self.meter, slices)
+        scores = {name: score for one in self.watchers for name, score in one.scores().items()}
+        self.exporting.durable(manifest, self.ledger, self.meter, scores)
         if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")

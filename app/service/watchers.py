@@ -18,7 +18,7 @@ from millrace.training.telemetry.events import ReportEvent, ignore_event
 from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
-from millrace.training.trainer.inputs.inputs import Inputs
+from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.slices.slice_scores import SliceScores
 
@@ -34,6 +34,13 @@ def watchers_of(
         inputs_of(settings, report),
         *_slices_of(learner, settings),
     )
+
+
+def scored_by(learner: Learner, settings: Settings) -> list[str]:
+    """Return what the watchers give to the conditions of exports; a group has none. Raises ConfigError."""
+    if settings.scale.workers > 1:
+        return []
+    return [name for one in (inputs_of(settings), *_slices_of(learner, settings)) for name in one.score_names]
 
 
 def detectors_of(

@@ -34,7 +34,7 @@ from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.calibration.calibration import Calibration
 from millrace.training.telemetry.watcher import Call, Watcher
-from millrace.training.trainer.inputs.inputs import Inputs
+from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.slices.slice_scores import SliceScores
 

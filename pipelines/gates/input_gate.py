@@ -35,7 +35,7 @@ _NARROW = frozenset({"float16", "float32", "int8", "int16", "uint8", "uint16", "
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedColumn:
     """One column that is watched: a field, or an element of one."""
 
     name: str
@@ -47,14 +47,14 @@ class Watched:
     """What a record without it holds instead; None where it is set aside then."""
 
 
-class _Taken(NamedTuple):
+class _WatchedField(NamedTuple):
     """Columns that are watched, and what gives their values of some rows of a chunk."""
 
-    columns: Sequence[Watched]
+    columns: Sequence[WatchedColumn]
     values: Callable[[Decoded, Int64s], Column]
 
 
-def _watched(schema: Schema) -> list[_Taken]:
+def _watched(schema: Schema) -> list[_WatchedField]:
     """Return what is watched of records of this schema, a bounded number of columns."""
     names = {field.name for field in (*schema.features, *schema.labels)}
     slices = [field for field in schema.slices if field.name not in names]
@@ -63,7 +63,7 @@ def _watched(schema: Schema) -> list[_Taken]:
     return [one for one, end in zip(found, ends.tolist(), strict=True) if end <= _MOST_COLUMNS]
 
 
-def _of_field(field: Field) -> _Taken:
+def _of_field(field: Field) -> _WatchedField:
     if field.classes is not None or field.dtype == "string" or field.appearing is not None:
         return _of_text(field)
     missing = None if field.missing is None else float(field.missing)
@@ -91,10 +91,10 @@ def _of_field(field: Field) -> _Taken:
         mask = decoded.labels.get(field.name + PRESENT)
         return found if mask is None else np.where(mask[rows].reshape(-1, *[1] * (found.ndim - 1)), found, np.nan)
 
-    return _Taken([Watched(name, field.source, text=False, missing=missing) for name in names], values)
+    return _WatchedField([WatchedColumn(name, field.source, text=False, missing=missing) for name in names], values)
 
 
-def _of_text(field: Field) -> _Taken:
+def _of_text(field: Field) -> _WatchedField:
     known = None if field.classes is None else np.array([one.encode() for one in field.classes], object)
     missing: bytes | None = None
     if field.missing is not None:
@@ -110,17 +110,17 @@ def _of_text(field: Field) -> _Taken:
         mask = decoded.labels.get(field.name + PRESENT)
         return found if mask is None else np.where(mask[rows], found, b"")
 
-    return _Taken([Watched(field.name, field.source, text=True, missing=missing)], values)
+    return _WatchedField([WatchedColumn(field.name, field.source, text=True, missing=missing)], values)
 
 
-def _of_slice(field: Field) -> _Taken:
+def _of_slice(field: Field) -> _WatchedField:
     def values(decoded: Decoded, rows: Int64s) -> Column:
         found = decoded.slices.get(field.name)
         if found is None or not found.values:
             return np.full(len(rows), b"", object)
         return np.array([value.encode() for value in found.values], object)[found.codes[rows]]
 
-    return _Taken([Watched(field.name, field.source, text=True, missing=NO_VALUE.encode())], values)
+    return _WatchedField([WatchedColumn(field.name, field.source, text=True, missing=NO_VALUE.encode())], values)
 
 
 def _column(decoded: Decoded, name: str) -> Column | None:
@@ -134,7 +134,7 @@ def number_dtype(schema: Schema) -> type[np.float32] | type[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class InputSample:
     """Sampled records of one partition."""
 
     offsets: Int64s
@@ -148,17 +148,17 @@ class Sample:
     texts: Texts
     """[row, column] of those that are texts: bytes."""
 
-    def rows(self, which: Any) -> "Sample":
+    def rows(self, which: Any) -> "InputSample":
         """Return some of the rows."""
-        return Sample(
+        return InputSample(
             self.offsets[which], self.hashes[which], self.times[which], self.numbers[which], self.texts[which]
         )
 
 
-class Seen(NamedTuple):
+class SeenInputs(NamedTuple):
     """What has passed of one partition."""
 
-    sample: Sample
+    sample: InputSample
     refused: Sequence[Refused]
     """The records that could not be decoded."""
 
@@ -174,7 +174,7 @@ class InputGate:
         self.texts = [column for one in self._texts for column in one.columns]
         self.dtype = number_dtype(schema)
         self._lock = threading.Lock()
-        self._kept: dict[Partition, deque[Seen]] = {}
+        self._kept: dict[Partition, deque[SeenInputs]] = {}
         self._reached: dict[Partition, int] = {}
         self._salts: dict[Partition, np.int64] = {}
 
@@ -188,7 +188,7 @@ class InputGate:
         """Keep a sample of a chunk."""
         # A chunk that another gate holds back is asked about again.
         if self._reached.get(decoded.partition, -1) < decoded.end:
-            seen = Seen(self._sampled(decoded), decoded.refused)
+            seen = SeenInputs(self._sampled(decoded), decoded.refused)
             with self._lock:
                 self._reached[decoded.partition] = decoded.end
                 self._kept.setdefault(decoded.partition, deque()).append(seen)
@@ -203,9 +203,9 @@ class InputGate:
         del ends
         return False
 
-    def take(self, partition: Partition, end: int) -> Sequence[Seen]:
+    def take(self, partition: Partition, end: int) -> Sequence[SeenInputs]:
         """Return what has passed of a partition before an offset, and forget it."""
-        taken = list[Seen]()
+        taken = list[SeenInputs]()
         with self._lock:
             kept = self._kept.get(partition, deque())
             while kept:
@@ -213,13 +213,13 @@ class InputGate:
                 row = int(sample.offsets.searchsorted(end))
                 bad = next((at for at, one in enumerate(refused) if one.offset >= end), len(refused))
                 whole = row == len(sample.offsets) and bad == len(refused)
-                taken.append(Seen(sample if whole else sample.rows(slice(row)), refused[:bad]))
+                taken.append(SeenInputs(sample if whole else sample.rows(slice(row)), refused[:bad]))
                 if not whole:
-                    kept.appendleft(Seen(sample.rows(slice(row, None)), refused[bad:]))
+                    kept.appendleft(SeenInputs(sample.rows(slice(row, None)), refused[bad:]))
                     break
         return taken
 
-    def _sampled(self, decoded: Decoded) -> Sample:
+    def _sampled(self, decoded: Decoded) -> InputSample:
         salt = self._salts.get(decoded.partition)
         if salt is None:
             salt = self._salts[decoded.partition] = np.int64(salt_of(str(decoded.partition)))
@@ -233,4 +233,4 @@ class InputGate:
                 last = first + len(one.columns)
                 found[:, first:last] = one.values(decoded, rows).reshape(len(rows), len(one.columns))
                 first = last
-        return Sample(decoded.offsets[rows], hashes[rows], decoded.event_times[rows], numbers, texts)
+        return InputSample(decoded.offsets[rows], hashes[rows], decoded.event_times[rows], numbers, texts)

@@ -45,6 +45,9 @@ class Watcher(Part, ABC):
     gates: Sequence[Any] = ()
     """Each a `Gate` of `pipelines/gates/gate.py`, which sees the decoded chunks for it, behind all other gates."""
 
+    score_names: Sequence[str] = ()
+    """What it gives to the conditions of exports, as `worst_slice.auc`."""
+
     @abstractmethod
     def called(self, call: Call) -> None:
         """Take in a call, before any save, so that the state of the watcher is that of the same call."""
@@ -54,6 +57,10 @@ class Watcher(Part, ABC):
 
     def between_calls(self, now: float) -> None:
         """Use the time before a call, also while there is nothing to learn; `now` is monotonic."""
+
+    def scores(self) -> Mapping[str, float]:
+        """Return what it gives to the conditions of exports, as far as it is known; any thread may ask."""
+        return {}
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""

@@ -1,14 +1,17 @@
-"""The reads of the records themselves: whether their fields are as they were. They run on the HTTP side's loop.
+"""The reads of the records themselves: whether their fields are as they were.
 
-What they show is what the trainer knew at the end of a window; each answer is made of it here.
+What they show is what the trainer knew at the end of a window. An answer is made of it on a thread, since to sort the
+values of hundreds of fields takes some 20 ms.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Path
 
+from millrace.app.api.offload import run_on_thread
 from millrace.app.api.problem_documents import ProblemError
 from millrace.app.api.routes.reads import NOT_FOUND
 from millrace.app.monitoring.data_view import (
@@ -21,8 +24,8 @@ from millrace.app.monitoring.data_view import (
     top_of,
 )
 from millrace.app.monitoring.observer import Observer
-from millrace.app.monitoring.shapes import event_moment, stamp
-from millrace.training.trainer.inputs.inputs import InputsView
+from millrace.app.monitoring.shapes import Stamp, event_moment, stamp
+from millrace.training.trainer.inputs.input_watch import InputsView
 
 FieldName = Annotated[str, Path(max_length=300, description="The field, as `/data` names it.")]
 
@@ -33,6 +36,7 @@ class DataRoutes:
     def __init__(self, observer: Observer, view: Callable[[], InputsView | None], *, values: bool) -> None:
         """`values` says whether readers may see values of texts."""
         self._observer, self._view, self._values = observer, view, values
+        self._limit = anyio.CapacityLimiter(1)
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -47,12 +51,13 @@ class DataRoutes:
         stamped, view = stamp(self._observer.look().snapshot), self._view()
         if view is None:
             return DataAnswer(**stamped, records=0, sampled=0, fields=[])
+        fields = await run_on_thread(lambda: [*inputs_of(view)], self._limit)
         return DataAnswer(
             **stamped,
             until=event_moment(view.ended_ms),
             records=view.records,
             sampled=view.now.rows,
-            fields=[*inputs_of(view)],
+            fields=fields,
         )
 
     async def field(self, field: FieldName) -> FieldAnswer:
@@ -64,11 +69,13 @@ class DataRoutes:
         if field not in places:
             known = ", ".join([*places][:20]) or "none"
             raise ProblemError(404, "Not Found", "No field of that name is watched.", fix=f"There are: {known}")
-        at = places[field]
-        now, before = view.now_of(at), view.before(at)
-        text = view.fields[at].text
+        stamped = stamp(self._observer.look().snapshot)
+        return await run_on_thread(partial(self._answer, stamped, view, places[field]), self._limit)
+
+    def _answer(self, stamped: Stamp, view: InputsView, at: int) -> FieldAnswer:
+        now, before, text = view.now_of(at), view.before(at), view.fields[at].text
         return FieldAnswer(
-            **stamp(self._observer.look().snapshot),
+            **stamped,
             until=event_moment(view.ended_ms),
             field=input_of(view, at),
             before=None if before is None else portrait_of(before),

@@ -24,6 +24,7 @@ from millrace.app.service.model_setup import (
     trace,
     watched_of,
 )
+from millrace.app.service.watchers import scored_by
 from millrace.app.settings import Settings
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.consumers.errors import ConfigError, MillraceError
@@ -162,7 +163,7 @@ def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[CheckResu
 def _watched(learner: Learner, settings: Settings) -> CheckResult:
     try:
         watched = watched_of(learner, settings)
-        require_known_conditions(learner, settings)
+        require_known_conditions(learner, settings, scored_by(learner, settings))
     except MillraceError as error:
         return fail("metrics", error)
     return ok("metrics", f"judged by {watched.name}: {'higher' if watched.higher_is_better else 'lower'} is better")

@@ -14,6 +14,7 @@ from millrace.app.api.routes.commands import KAFKA_TIMEOUT_S
 from millrace.app.monitoring import (
     checkpoint_models,
     command_models,
+    data_view,
     models,
 )
 from millrace.app.monitoring.all_figures import kinds
@@ -44,6 +45,8 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /throughput": models.ThroughputAnswer,
     "GET /events": models.EventsAnswer,
     "GET /history": models.HistoryAnswer,
+    "GET /data": data_view.DataAnswer,
+    "GET /data/{field}": data_view.FieldAnswer,
     "GET /checkpoints": checkpoint_models.CheckpointList,
     "GET /checkpoints/{number}": checkpoint_models.LineageAnswer,
     "GET /exports": models.ExportList,

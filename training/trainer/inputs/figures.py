@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar
 from millrace.consumers.metric import PartFigures, counter, gauge
 
 NAME = "inputs"
+CHANGED = "inputs.changed"
+"""What a condition of exports may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

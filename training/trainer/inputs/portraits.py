@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from millrace.pipelines.gates.input_gate import Numbers
-from millrace.training.trainer.inputs.comparison import Cause, Columns, Floats, Reference, chance
+from millrace.training.trainer.inputs.distances import Cause, Columns, Floats, Reference, chance
 
 _LEVELS = 64
 """Parts of equal size by whose bounds numbers are told."""

@@ -36,7 +36,7 @@ from millrace.training.telemetry.tallies import (
     tallies,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
-from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, NAME, SliceFigures
+from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, NAME, WORST, SliceFigures, worst_scores
 
 MOST_VALUES = 50
 _AT_ONCE = 1 << 16
@@ -66,6 +66,7 @@ class SliceScores(Watcher):
 
     def __init__(self, gate: SliceGate, plan: BaselinePlan, window_s: float, clock: Callable[[], float]) -> None:
         self.gates = (gate,)
+        self.score_names = [f"{WORST}.{name}" for name in SCORES.get(plan.labels, ()) if name in HIGHER_IS_BETTER]
         self._gate, self._plan, self._tallies = gate, plan, WindowedTallies(window_s, clock)
         self._held: dict[str, dict[str, int]] = {field: {} for field in gate.fields}
         """By field: the values that are held, with their places."""
@@ -121,6 +122,10 @@ class SliceScores(Watcher):
         if now - self._seen_at >= _EVERY_S:
             self._figures, self._seen_at = self._computed(), now
         return self._figures
+
+    def scores(self) -> Mapping[str, float]:
+        """Return the worst score of all slices with enough records, as it was some seconds ago."""
+        return worst_scores(self._figures)
 
     def _computed(self) -> dict[str, SliceFigures]:
         self._count()

@@ -14,7 +14,7 @@ from millrace.pipelines.schema import PRESENT, Field, Schema
 from millrace.pipelines.stream.decode import Decoded, Refused, SliceValues
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, Severity
-from millrace.training.trainer.inputs.inputs import Inputs
+from millrace.training.trainer.inputs.input_watch import Inputs
 from tests.training.trainer.inputs.world import (
     CALL,
     DAY_S,
@@ -120,11 +120,14 @@ def test_a_fault_that_lasts_is_one_mark_and_its_end_is_none(small: Warm) -> None
 def test_fields_that_change_within_a_minute_are_one_mark_and_later_ones_another(small: Warm) -> None:
     watch = resumed(small)
     (one, first), (two, then), (three, last) = (with_fault(kind, watch.world) for kind in ("scaled", "shifted", "zero"))
+    assert watch.inputs.score_names == ("inputs.changed",)
     watch.go(10.0, first)
+    assert watch.inputs.scores() == {"inputs.changed": 1.0}
     watch.go(10.0, lambda columns: (first(columns), then(columns))[-1])
     assert [name for _, name, _, _ in watch.marks] == [one]
     assert watch.inputs.view is not None
     assert {name: changed.first for name, changed in watch.inputs.view.changed.items()} == {one: one, two: one}
+    assert watch.inputs.scores() == {"inputs.changed": 2.0}
     watch.go(80.0, lambda columns: (first(columns), then(columns))[-1])
     watch.go(10.0, last)
     assert [name for _, name, _, _ in watch.marks][:2] == [one, three]

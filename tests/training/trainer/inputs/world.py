@@ -20,7 +20,7 @@ from millrace.pipelines.stream.blocks import Span
 from millrace.pipelines.stream.decode import Decoded
 from millrace.training.telemetry.events import EventKind, Severity
 from millrace.training.telemetry.watcher import Call
-from millrace.training.trainer.inputs.inputs import Inputs
+from millrace.training.trainer.inputs.input_watch import Inputs
 
 RATE = 1000
 """Records a second."""

@@ -211,7 +211,8 @@ def test_the_worst_is_first_unless_chance_alone_may_have_made_it_so() -> None:
     labels = np.where(np.arange(len(p)) >= each, random.random(len(p)) < 0.5, good).astype(np.float32)
     # Four records, all answered wrongly: the worst area that there is, and little to tell by.
     labels[-4:], p[-4:] = [1, 1, 0, 0], [0.2, 0.3, 0.7, 0.8]
-    found = answers(labels, p, [b"fine"] * each + [b"broken"] * each + [b"few"] * 4).figures()
+    scores = answers(labels, p, [b"fine"] * each + [b"broken"] * each + [b"few"] * 4)
+    found = scores.figures()
     order = [name for name in found if name.startswith("country")]
     assert next(iter(found)) == ALL
     assert order.index("country=broken") < order.index("country=fine")
@@ -224,6 +225,8 @@ def test_the_worst_is_first_unless_chance_alone_may_have_made_it_so() -> None:
     assert low < value < high
     assert (low, high) == pytest.approx((0.5 - 0.036, 0.5 + 0.036), abs=0.04)
     worst = worst_scores(found)
+    assert scores.scores() == worst
+    assert worst.keys() == {*scores.score_names}
     assert worst["worst_slice.auc"] == value, "of those with a hundred records"
     assert worst["worst_slice.log_loss"] == max(one.values["log_loss"] for one in found.values() if one.records >= 100)
     assert worst_scores(None) == {}

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from millrace.consumers.metric import moment
-from millrace.pipelines.gates.input_gate import InputGate, Watched
+from millrace.pipelines.gates.input_gate import InputGate, WatchedColumn
 from millrace.pipelines.schema import Column
 from millrace.pipelines.shaping.followed_states import packed, unpacked
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 from millrace.training.telemetry.watcher import Call, Watcher
-from millrace.training.trainer.inputs.comparison import (
+from millrace.training.trainer.inputs.distances import (
     COMPARED,
     Bits,
     Cause,
@@ -40,9 +40,9 @@ from millrace.training.trainer.inputs.comparison import (
     most_changed,
     with_derived,
 )
-from millrace.training.trainer.inputs.figures import NAME, InputFigures
+from millrace.training.trainer.inputs.figures import CHANGED, NAME, InputFigures
+from millrace.training.trainer.inputs.open_window import WINDOW_MS, OpenWindow, WindowRows
 from millrace.training.trainer.inputs.portraits import Portrait, change_of, percent
-from millrace.training.trainer.inputs.windows import WINDOW_MS, OpenWindow, WindowRows
 
 _REFERENCE, _RENEWED = 8, 4
 """Windows that a window is compared with, and after how many they are replaced by newer ones."""
@@ -105,7 +105,7 @@ class Changed:
 class InputsView:
     """What is known at the end of a window; it does not change."""
 
-    fields: Sequence[Watched]
+    fields: Sequence[WatchedColumn]
     numbers: int
     """How many of the fields are numbers; they come first."""
     compared: Columns
@@ -152,6 +152,7 @@ class Inputs(Watcher):
     """The inputs of one model."""
 
     name = NAME
+    score_names = (CHANGED,)
 
     def __init__(self, gate: InputGate, slices: Collection[str] = (), report: ReportEvent = ignore_event) -> None:
         """`slices` are the fields by whose values a change may be told apart."""
@@ -225,6 +226,11 @@ class Inputs(Watcher):
             distance={self.fields[at].name: round(view.distance(at), 4) for at in places},
             missing={self.fields[at].name: round(float(missing[at]), 4) for at in places},
         )
+
+    def scores(self) -> Mapping[str, float]:
+        """Return how many fields have changed and are not as before again."""
+        view = self.view
+        return {} if view is None else {CHANGED: float(len(view.changed))}
 
     # A window.
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.consumers.records import Int64s, Partition
-from millrace.pipelines.gates.input_gate import SHARE, Hashes, InputGate, Numbers, Sample, Texts
+from millrace.pipelines.gates.input_gate import SHARE, Hashes, InputGate, InputSample, Numbers, Texts
 from millrace.pipelines.schema import Column
 from millrace.pipelines.shaping.followed_states import packed, unpacked
 
@@ -121,7 +121,7 @@ class OpenWindow:
         self._times: list[Int64s] = []
         """Of the call that is being taken in."""
 
-    def add(self, partition: Partition, sample: Sample) -> None:
+    def add(self, partition: Partition, sample: InputSample) -> None:
         """Add what was sampled of the records of a call."""
         if self._below < np.uint64(2**64 // SHARE):
             sample = sample.rows(sample.hashes < self._below)
