@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from rig import report
 
-from tests.training.trainer.inputs.world import CALL, FAULTS, RATE, WEEK_S, Watch, World, other_of
+from tests.training.trainer.inputs.world import CALL, FAULTS, RATE, WEEK_S, Watch, World, other_of, planted
 
 WARM_S, WITHIN_S, WINDOW_S = 90.0, 10.0, 4.0
 
 
-def planted(fields: int, seed: int) -> tuple[dict[str, bool], list[str]]:
+def named(fields: int, seed: int) -> tuple[dict[str, bool], list[str]]:
     """Return whether each kind of fault is named first, and what was named before any was planted."""
     random, world = np.random.default_rng([seed, 2]), World(fields, seed)
     watch = Watch(world)
@@ -29,7 +29,7 @@ def planted(fields: int, seed: int) -> tuple[dict[str, bool], list[str]]:
     false = [text for _, _, text, _ in watch.marks]
     state, at_s, offset = watch.inputs.snapshot(), world.at_s, world.offset
     found = {}
-    for kind, (of, fault) in FAULTS.items():
+    for kind, (of, _) in FAULTS.items():
         world.at_s, world.offset = at_s, offset
         again = Watch(world)
         again.inputs.restore(state)
@@ -39,7 +39,7 @@ def planted(fields: int, seed: int) -> tuple[dict[str, bool], list[str]]:
         name = fields_of_kind[int(random.integers(len(fields_of_kind)))]
         false += [text for _, _, text, _ in again.marks]
         again.marks.clear()
-        again.go(WITHIN_S, partial(fault, name=name, world=world, random=random))
+        again.go(WITHIN_S, planted(kind, name, world, random))
         right = {name, other_of(world, name)} if kind.startswith("swapped") else {name}
         found[kind] = bool(again.marks) and again.marks[0][1] in right
     return found, false
@@ -63,20 +63,20 @@ def main() -> None:
     with ProcessPoolExecutor(given.processes) as pool:
         weeks = pool.map(partial(week, given.fields), range(100, 100 + given.weeks))
         runs: Sequence[tuple[dict[str, bool], list[str]]] = [
-            *pool.map(partial(planted, given.fields), range(given.seeds))
+            *pool.map(partial(named, given.fields), range(given.seeds))
         ]
         false = [text for one in weeks for text in one]
-    named = {kind: sum(found[kind] for found, _ in runs) for kind in FAULTS}
+    by_kind = {kind: sum(found[kind] for found, _ in runs) for kind in FAULTS}
     false += [text for _, some in runs for text in some]
     details: dict[str, Any] = {
         "fields": given.fields,
         "seeds": given.seeds,
-        "named_by_kind": named,
+        "named_by_kind": by_kind,
         "weeks": given.weeks,
         "false": false[:20],
     }
     report(
-        {"faults_named": sum(named.values()) / max(1, given.seeds * len(FAULTS)), "false_names": len(false)}, details
+        {"faults_named": sum(by_kind.values()) / max(1, given.seeds * len(FAULTS)), "false_names": len(false)}, details
     )
 
 

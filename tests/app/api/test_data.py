@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from tests.app.api_rig import Client, Rig, is_problem
-from tests.training.trainer.inputs.world import FAULTS, Watch, World
+from tests.training.trainer.inputs.world import Watch, World, planted
 
 FIELDS = 16
 
@@ -93,8 +94,7 @@ def test_an_unknown_field_is_a_problem_that_names_the_known_ones(watching: Calla
 def test_a_field_whose_values_are_all_missing_is_shown(watching: Callable[..., Client], watch: Watch) -> None:
     other = Watch(World(FIELDS, seed=1))
     other.go(60.0)
-    of, fault = FAULTS["missing"]
-    other.go(14.0, lambda columns: fault(columns, other.world.of_kind(of)[0], other.world, other.world._random))
+    other.go(14.0, planted("missing", "maybe_0", other.world, np.random.default_rng(1)))
     before, watch.inputs = watch.inputs, other.inputs
     try:
         answer = watching().seen("/data/maybe_0")

@@ -27,6 +27,7 @@ from tests.training.trainer.inputs.world import (
     call_of,
     chunk_of,
     other_of,
+    planted,
 )
 
 WARM_S = 62.0
@@ -60,9 +61,8 @@ def resumed(warm: Warm) -> Watch:
 
 def with_fault(kind: str, world: World) -> tuple[str, Callable[[Columns], None]]:
     """Return the field that has a fault, and what plants it."""
-    of, fault = FAULTS[kind]
-    name, random = world.of_kind(of)[0], np.random.default_rng(3)
-    return name, lambda columns: fault(columns, name, world, random)
+    name = world.of_kind(FAULTS[kind][0])[0]
+    return name, planted(kind, name, world, np.random.default_rng(3))
 
 
 @pytest.mark.parametrize("kind", FAULTS)

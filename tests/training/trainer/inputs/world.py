@@ -238,6 +238,12 @@ FAULTS: Mapping[str, tuple[str, Fault]] = {
 """By kind: the kind of field that has it, and what it does."""
 
 
+def planted(kind: str, name: str, world: World, random: np.random.Generator) -> Callable[[Columns], None]:
+    """Return what plants a fault of a kind in a field."""
+    _, fault = FAULTS[kind]
+    return lambda columns: fault(columns, name, world, random)
+
+
 @dataclass
 class Watch:
     """A watcher that is given records, and what it has named."""
