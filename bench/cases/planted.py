@@ -34,7 +34,7 @@ def named(fields: int, seed: int) -> tuple[dict[str, bool], list[str]]:
         again = Watch(world)
         again.inputs.restore(state)
         # Another moment of the open window for each kind.
-        again.go(CALL / RATE * int(random.integers(0, WINDOW_S * RATE / CALL)))
+        again.go(CALL / RATE * int(random.integers(round(WINDOW_S * RATE / CALL))))
         fields_of_kind = world.of_kind(of)
         name = fields_of_kind[int(random.integers(len(fields_of_kind)))]
         false += [text for _, _, text, _ in again.marks]
