@@ -1,4 +1,4 @@
-"""Writes payments by cards, some of which are stolen: a thief pays five times, fast, and at any merchant.
+"""Writes payments by cards, some of which are stolen: a thief pays eight times, fast, and at any merchant.
 
     python examples/cards/produce.py --rate 500
 
@@ -8,6 +8,7 @@ card, so the payments of a card are in one partition, in their sequence.
 
 import argparse
 import asyncio
+import heapq
 import json
 import logging
 import os
@@ -20,36 +21,39 @@ import numpy as np
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError
 
-CARDS, MERCHANTS = 2_000, 300
+CARDS, MERCHANTS = 20_000, 300
 USUAL = 3
 """How many merchants a card is used at."""
-STOLEN, FAST, TIMES = 0.01, 0.3, 5
-"""The share of payments behind which a card is stolen, the share of payments that thieves make, and how many each."""
+STOLEN, TIMES = 0.005, 8
+"""The share of honest payments behind which a card is stolen, and how often a thief pays."""
+SOONEST_S, LATEST_S = 0.5, 3.0
+"""Between two payments of a thief; an honest card rests for most of a minute."""
 
 
 def payments(seed: int, rate: float, began_s: float) -> Iterator[tuple[bytes, bytes]]:
     """Give keys and records without end; the same for the same seed, but for the time."""
     random = np.random.default_rng(seed)
     usual = random.integers(0, MERCHANTS, (CARDS, USUAL))
-    thieves = list[list[int]]()
+    thieves = list[tuple[float, int, int]]()
+    """When each pays next, by which card, and how often still."""
     number = 0
     while True:
-        stolen = bool(thieves) and random.random() < FAST
+        now = number / rate
+        stolen = bool(thieves) and thieves[0][0] <= now
         if stolen:
-            thief = thieves[int(random.integers(len(thieves)))]
-            thief[1] -= 1
-            card, merchant = thief[0], int(random.integers(MERCHANTS))
-            thieves = [each for each in thieves if each[1]]
+            _, card, times = heapq.heappop(thieves)
+            merchant = int(random.integers(MERCHANTS))
         else:
             card = int(random.integers(CARDS))
             merchant = int(usual[card, random.integers(USUAL)])
-            if random.random() < STOLEN:
-                thieves.append([card, TIMES])
+            times = TIMES + 1 if random.random() < STOLEN else 0
+        if times > 1:
+            heapq.heappush(thieves, (now + random.uniform(SOONEST_S, LATEST_S), card, times - 1))
         record: dict[str, Any] = {
             "card": f"card-{card}",
             "amount": round(float(random.lognormal(3.0, 0.8)), 2),
             "merchant": f"shop-{merchant}",
-            "at": round((began_s + number / rate) * 1000),
+            "at": round((began_s + now) * 1000),
             "fraud": float(stolen),
         }
         number += 1
@@ -57,9 +61,9 @@ def payments(seed: int, rate: float, began_s: float) -> Iterator[tuple[bytes, by
 
 
 def theft(card: str) -> Iterator[tuple[bytes, bytes]]:
-    """Give the payments of a thief, a quarter of a second apart."""
-    for number in range(TIMES - 1):
-        at = round((time.time() - (TIMES - number) / 4) * 1000)
+    """Give some payments of a thief, the last of them a second ago."""
+    for number in range(TIMES // 2):
+        at = round((time.time() - TIMES // 2 + number) * 1000)
         record = {"card": card, "amount": 35.0, "merchant": f"shop-{11 + 67 * number}", "at": at, "fraud": 1.0}
         yield card.encode(), json.dumps(record).encode()
 
@@ -68,7 +72,7 @@ async def produce(bootstrap: str, options: argparse.Namespace) -> int:
     """Write `count` payments, or without end; return how many were written."""
     written, began = 0, time.monotonic()
     stream = theft(options.steal) if options.steal else payments(options.seed, options.rate, time.time())
-    count = TIMES - 1 if options.steal else options.count
+    count = TIMES // 2 if options.steal else options.count
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
     try:
         await producer.start()
@@ -94,7 +98,9 @@ def main() -> None:
     parser.add_argument("--topic", default="cards", help="the topic to write to; it must be there")
     parser.add_argument("--count", type=int, help="how many payments; without it, until Ctrl-C")
     parser.add_argument("--rate", type=float, default=500.0, help="payments a second")
-    parser.add_argument("--steal", metavar="CARD", help="only let a thief pay by this card, four times within a second")
+    parser.add_argument(
+        "--steal", metavar="CARD", help="only let a thief pay by this card, four times within four seconds"
+    )
     parser.add_argument("--seed", type=int, default=0, help="draws other payments by the same rule")
     options = parser.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is the line below

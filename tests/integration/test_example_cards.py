@@ -28,12 +28,12 @@ def test_the_records_hold_what_the_settings_say() -> None:
     assert key.decode() == record["card"]
     thefts = [json.loads(value) for _, value in PRODUCE["theft"]("card-7")]
     assert all(record.keys() == fields and record["fraud"] for record in thefts)
-    assert time.time() - 5 < thefts[0]["at"] / 1000 < thefts[-1]["at"] / 1000 < time.time()
+    assert time.time() - 6 < thefts[0]["at"] / 1000 < thefts[-1]["at"] / 1000 < time.time()
 
 
 def test_one_payment_tells_nothing_and_those_before_it_do() -> None:
-    found = [record for _, record in payments(20_000)]
-    assert found == [record for _, record in payments(20_000)]
+    found = [record for _, record in payments(60_000)]
+    assert found == [record for _, record in payments(60_000)]
     stolen = [record for record in found if record["fraud"]]
     honest = [record for record in found if not record["fraud"]]
     assert 0.02 < len(stolen) / len(found) < 0.1
@@ -44,5 +44,5 @@ def test_one_payment_tells_nothing_and_those_before_it_do() -> None:
         seen = {(record["card"], record["merchant"]) for record in some}
         return len(seen) / len(some)
 
-    assert shops(stolen) > 2 * shops(honest)
-    assert max(Counter(record["card"] for record in stolen).values()) >= 5
+    assert shops(stolen) > 1.4 * shops(honest)
+    assert max(Counter(record["card"] for record in stolen).values()) >= 8

@@ -14,7 +14,7 @@ from millrace.app.tools.local_broker.topics import create_topic
 from tests.app.tools.serve.memory_rig import HERE, OTHER, RECORD, published, row
 from tests.app.tools.serve.server_rig import Server, serving
 
-pytestmark = [pytest.mark.broker, pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.row(47)]
 WaitFor = Callable[..., Any]
 
 

@@ -47,6 +47,8 @@ class MemoryBoard:
     keys: int
     bytes: int
     """The most memory that the keys take."""
+    evicted: int
+    """How often a key has made room for another, in this history; as in training, which does the same."""
     age_s: float
     """Everything that was in the topic so many seconds ago is in the memory, or was set aside as in training."""
     behind: int | None
@@ -128,6 +130,7 @@ class TopicMemory:
                 positions={str(partition): offset for partition, offset in sorted(positions.items())},
                 keys=figures.keys,
                 bytes=figures.bytes,
+                evicted=figures.evicted,
                 age_s=age_s,
                 behind=self._behind,
                 lost=self._lost,
