@@ -88,3 +88,24 @@ def test_clients_reach_the_servers_and_the_servers_the_trainer_and_nobody_else(o
     assert not selects({"matchLabels": service["selector"]}, trainer)
     (budget,) = [one for one in of_kind(objects, "PodDisruptionBudget") if selects(one["spec"]["selector"], labels)]
     assert budget["metadata"]["name"] == SERVING
+
+
+def test_with_a_memory_the_servers_reach_kafka_as_the_trainer_does_and_know_its_secret(tmp_path: Path) -> None:
+    (tmp_path / "k8s").symlink_to(K8S)
+    (tmp_path / "own").mkdir()
+    components = "components: [../k8s/components/serving, ../k8s/components/serving/memory]\n"
+    (tmp_path / "own" / "kustomization.yaml").write_text(f"namespace: millrace\nresources: [../k8s/base]\n{components}")
+    found = rendered(tmp_path / "own")
+    assert {"name": "MILLRACE_SERVE__MEMORY", "value": "follow"} in server(found)["env"]
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind(found, "NetworkPolicy")}
+    added = policies["millrace-serving-memory"]
+    assert selects(added["podSelector"], pod(found)["metadata"]["labels"])
+    assert added["egress"][0] in policies["millrace"]["egress"]
+    trainer = pod_of(found, "millrace")["spec"]
+    (ours,), (theirs,) = (
+        [one["secret"] for one in spec["volumes"] if one["name"] == "kafka"] for spec in (pod(found)["spec"], trainer)
+    )
+    assert ours == theirs
+    assert len(server(found)["env"]) > 1, "the others stay"
+    for one in found:
+        kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
