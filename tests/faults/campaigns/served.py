@@ -21,12 +21,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millrace.app.tools.child_process import SupervisedProcess, millrace_command, python_environment
 from millrace.app.tools.local_broker.broker import free_port
-from millrace.app.tools.prove.trainer_process import wait_until
+from millrace.app.tools.prove.trainer_process import WaitedError, wait_until
 from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness import served_model
@@ -44,6 +45,8 @@ _POISON = (Reason.MALFORMED, Reason.MISSING, Reason.NOT_FINITE, Reason.EMPTY)
 _BAD = 0.02
 _A_REQUEST = 50
 _WITHIN_S = 300.0
+_VERSION_S = 60.0
+"""How long a newer version is waited for before a kill; on a busy machine none may come."""
 _BEGAN_MS = 1_763_694_000_000
 _DIED = (OSError, http.client.HTTPException, ValueError)
 OnStrike = Callable[[str], None]
@@ -128,6 +131,14 @@ class Server:
             )
             response = connection.getresponse()
             return response.status, {name.lower(): value for name, value in response.getheaders()}, json.load(response)
+
+    def version(self) -> int:
+        """Return the version that answers; -1 where none does."""
+        with contextlib.suppress(*_DIED):
+            status, _, found = self.ask("/served")
+            if status == 200 and found["served"] is not None:
+                return int(found["served"])
+        return -1
 
     def holds(self, ends: Sequence[int]) -> bool:
         """Return whether its memory has taken in the topic up to these offsets."""
@@ -227,6 +238,10 @@ def _serve(of: _Campaign, rows: int, kills: int, on_strike: OnStrike) -> dict[tu
             strikes.pop(0)
             if striking is not None:
                 striking.join()
+            # A newer version answers first, so that the next one goes on from its state.
+            newest = of.server.version()
+            with contextlib.suppress(WaitedError):
+                wait_until(partial(_is_newer, of.server, newest), "a newer version", _VERSION_S)
             of_server = figures.served_kills % 2 == 0
             who = of.server if of_server else of.station
             striking = threading.Thread(target=_strike, args=(who, draws.uniform(0, 0.5)))
@@ -244,6 +259,10 @@ def _serve(of: _Campaign, rows: int, kills: int, on_strike: OnStrike) -> dict[tu
         striking.join()
     figures.versions = len(versions)
     return answers
+
+
+def _is_newer(server: Server, than: int) -> bool:
+    return server.version() > than
 
 
 def _strike(who: Server | _Station, after_s: float) -> None:

@@ -84,6 +84,7 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "served_kills": ["served.served_kills"],
     "served_rows": ["served.served_rows"],
     "served_rows_wrong": ["served.served_rows_wrong"],
+    "served_versions": ["served.versions"],
     "mirror_losses": ["mirror.unlearnt"],
     "mirror_wrong": ["mirror.wrong"],
     "rows_passed": ["rows.passed"],
