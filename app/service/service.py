@@ -338,13 +338,17 @@ class Service:
             f"millrace run {self.settings.name}",
             on_passed=self._passed,
             make_room=partial(remove_some, self.settings),
-            before_term=(lambda _lease: None) if self.options.start_over else self.mirroring.bring_back,
+            before_term=partial(self.mirroring.bring_back, wanted=not self.options.start_over),
         )
         # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
         self.mirroring.start(lease)
-        # A lambda, because only the end shows how much time is left; a failed process ends soon.
-        opened.callback(lambda: self.mirroring.stop(self.grace_left_s() * 0.8 if self.error is None else _STOP_S))
+        # A lambda, because only the end shows how much time is left; one that failed, or begins again, ends soon.
+        opened.callback(
+            lambda: self.mirroring.stop(
+                self.grace_left_s() * 0.8 if self.error is None and self.again() is None else _STOP_S
+            )
+        )
         self.kept_history.start(lease)
         opened.callback(self.kept_history.stop)
         self.exporting.start()

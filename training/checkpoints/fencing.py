@@ -35,6 +35,8 @@ class TermRecord:
     """The highest number, of any kind, that was published before; -1 for none."""
     holder: Mapping[str, Any]
     """Process, host, since when: for people."""
+    floor: int = NOTHING
+    """Numbers up to this one may have been given on a volume that is lost, and are not given again; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class Terms:
     """The terms whose fence no other has, ascending; those that only a later record holds have no holder."""
     published: int = NOTHING
     """A number that had been published for certain; -1 where none is known."""
+    floor: int = NOTHING
+    """Numbers up to this one are not given again, whether or not they were published; -1 for none."""
     files: Sequence[int] = ()
     """The terms that have a record of their own on disk, ascending."""
 
@@ -66,6 +70,7 @@ class Terms:
         return cls(
             records=_fencing(records),
             published=max([NOTHING, *(record.began_after for record in records)]),
+            floor=max([NOTHING, *(record.floor for record in records)]),
             files=sorted(files),
         )
 
@@ -74,17 +79,22 @@ class Terms:
         return any(record.term > term and number > record.began_after for record in self.records)
 
 
-def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
+def begin(folder: Folder, term: int, holder: Mapping[str, Any], floor: int = NOTHING) -> TermRecord:
     """Record that a term, already claimed by its lock, has begun. Checkpoints of smaller terms are fenced from now on.
+
+    Numbers up to `floor` are not given again.
 
     The claim comes first: a smaller term that publishes later finds itself passed, and what it published before the
     claim is among the numbers that are read here.
     """
     terms = Terms.read(folder)
     began_after = max([terms.published, *folder.numbers()])
-    record = TermRecord(term=term, began_after=began_after, holder=holder)
+    floor = max(floor, terms.floor)
+    record = TermRecord(term=term, began_after=began_after, holder=holder, floor=floor)
     earlier = [one for one in _fencing([*terms.records, record]) if one.term < term]
     body = {"format": 1, "term": term, "began_after": began_after, "holder": dict(holder)}
+    if floor != NOTHING:
+        body["floor"] = floor
     if earlier:
         body["earlier"] = {str(one.term): one.began_after for one in earlier}
     failpoint("term.before_record")
@@ -117,7 +127,12 @@ def _read(folder: Folder, term: int) -> Sequence[TermRecord] | None:
     path = folder.term(term)
     try:
         body = unseal(path.read_bytes())
-        record = TermRecord(term=body["term"], began_after=body["began_after"], holder=body["holder"])
+        record = TermRecord(
+            term=body["term"],
+            began_after=body["began_after"],
+            holder=body["holder"],
+            floor=body.get("floor", NOTHING),
+        )
         earlier = [
             TermRecord(term=int(number), began_after=began_after, holder={})
             for number, began_after in body.get("earlier", {}).items()

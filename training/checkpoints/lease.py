@@ -28,7 +28,7 @@ from typing import Any
 
 from millrace.consumers.durable_files import is_full
 from millrace.consumers.errors import ConfigError, MillraceError
-from millrace.training.checkpoints.fencing import begin
+from millrace.training.checkpoints.fencing import NOTHING, begin
 from millrace.training.checkpoints.files import unwritable
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.errors import FolderBusyError, PassedError
@@ -90,14 +90,15 @@ class FolderLease:
         options: LeaseOptions | None = None,
         on_passed: Callable[[PassedError], None] = lambda _error: None,
         make_room: "Callable[[FolderLease], bool]" = lambda _writer: False,
-        before_term: "Callable[[FolderLease], None]" = lambda _writer: None,
+        before_term: "Callable[[FolderLease], int]" = lambda _writer: NOTHING,
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
         `holder` describes this process to others that find the folder busy. `on_passed` is called on the lease's
         thread. `make_room` is called where the disk is full, until it returns False: it removes what may go, and
         returns whether it removed anything. `before_term` is called while the folder is held and the term has not
-        begun: what it brings into the folder is older than the term.
+        begun: what it brings into the folder is older than the term, and no number up to the one that it returns is
+        given again.
         """
         options = options or LeaseOptions()
         folder.create()
@@ -108,11 +109,11 @@ class FolderLease:
             # Renewed before the record of the term is written: on a slow disk that may take longer than others wait.
             writer._live(options, on_passed)
             try:
-                before_term(writer)
+                floor = before_term(writer)
             except BaseException:
                 writer.release()
                 raise
-            writer._begin(facts, make_room)
+            writer._begin(facts, make_room, floor)
         except MillraceError:
             raise
         except OSError as error:
@@ -148,9 +149,9 @@ class FolderLease:
         self._thread = threading.Thread(target=_keep_alive, args=args, name="lease", daemon=True)
         self._thread.start()
 
-    def _begin(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]") -> None:
+    def _begin(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]", floor: int) -> None:
         try:
-            self._record(facts, make_room)
+            self._record(facts, make_room, floor)
             for older in self.folder.locks():
                 if older < self.term:
                     self.folder.lock(older).unlink(missing_ok=True)
@@ -158,11 +159,11 @@ class FolderLease:
             self.release()
             raise
 
-    def _record(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]") -> None:
+    def _record(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]", floor: int) -> None:
         """Record that the term has begun. On a full disk, make room and try again."""
         while True:
             try:
-                begin(self.folder, self.term, facts)
+                begin(self.folder, self.term, facts, floor)
             except OSError as error:
                 if not is_full(error) or not make_room(self):
                     raise

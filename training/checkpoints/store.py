@@ -293,7 +293,8 @@ class CheckpointStore:
                     raise (self._pruner.no_room(needed) if self._pruner.free_bytes() < needed else error) from error
 
     def _next_number(self) -> int:
-        return max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1
+        terms = Terms.read(self.folder)
+        return max([terms.published, terms.floor, *self.folder.numbers()]) + 1
 
     def _forget(self, number: int) -> None:
         self._verified.pop(number, None)

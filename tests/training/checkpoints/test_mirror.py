@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from millrace.consumers.durable_files import FileFacts
-from millrace.consumers.errors import ConfigError, UnreachableError
+from millrace.consumers.errors import UnreachableError
 from millrace.consumers.failpoints import FailpointError, arm
 from millrace.training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, StoreOptions
 from millrace.training.checkpoints.mirror import mirror as mirror_module
 from millrace.training.checkpoints.mirror import mirroring as mirroring_module
 from millrace.training.checkpoints.mirror.mirror import MARKER, Mirror, mirror_name
-from millrace.training.checkpoints.mirror.mirroring import Mirroring
+from millrace.training.checkpoints.mirror.mirroring import NUMBERS, Mirroring
 from millrace.training.checkpoints.mirror.target import target_at
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.checkpoints.policies import KeepLast
@@ -110,7 +110,7 @@ def test_an_empty_volume_gets_the_newest_checkpoint_back_byte_for_byte(place: Pl
         assert second.store.newest() == newest
         assert second.writer.term == first.writer.term + 1
         child = second.publish()
-        assert (child.number, child.parent) == (newest.number + 1, newest.number)
+        assert (child.number, child.parent) == (NUMBERS, newest.number), "no number is given twice"
         assert second.store.newest() == child, "its own term does not fence what it publishes"
 
 
@@ -161,7 +161,7 @@ def test_what_a_writer_copies_that_was_cut_off_is_never_brought_back(
         with starts(place, "second") as second:
             second.copy(theirs := second.publish(step=7))
             late = first.publish(step=1)
-            assert (late.number, theirs.number) == (1, 1)
+            assert (late.number, theirs.number) == (1, NUMBERS)
             with pytest.raises(PassedError, match=r"another trainer writes to .*term 2: stop one of the two"):
                 first.copy(late)
             # It may stand still between its look and its put.
@@ -334,15 +334,28 @@ def test_without_its_mirror_a_start_needs_checkpoints_of_its_own(
         s3_server.come_back()
 
 
-def test_a_start_whose_number_another_writer_has_used_says_what_to_move(starts: Starts, tmp_path: Path) -> None:
+def test_a_writer_that_was_cut_off_goes_on_from_what_came_after_it(starts: Starts, tmp_path: Path) -> None:
     place = tmp_path / "mirror"
     with starts(place, "first") as first:
         first.copy(first.publish())
         with starts(place, "second") as second:
-            second.copy(second.publish(step=7))
+            second.copy(theirs := second.publish(step=7))
             first.publish(step=1)
-    with pytest.raises(ConfigError, match=r"fenced: move .* away and start again"), starts(place, "first"):
-        pass
+    with starts(place, "first") as back:
+        assert back.store.newest() == theirs
+        back.copy(child := back.publish())
+        assert (child.number, child.parent) == (2 * NUMBERS, theirs.number)
+
+
+def test_no_number_is_given_twice_though_a_start_dies_before_its_first_save(starts: Starts, tmp_path: Path) -> None:
+    place = tmp_path / "mirror"
+    with starts(place, "first") as first:
+        first.copy(first.publish())
+    for _ in range(4):
+        with starts(place, "second") as second:
+            assert second.folder.numbers() == [0]
+    with starts(place, "second") as second:
+        assert second.publish().number == NUMBERS
 
 
 def test_a_folder_needs_no_fsspec(starts: Starts, tmp_path: Path) -> None:

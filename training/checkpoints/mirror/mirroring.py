@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from millrace.consumers.errors import MillraceError, UnreachableError, first_clause
+from millrace.training.checkpoints.fencing import NOTHING
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest
@@ -30,6 +31,8 @@ from millrace.training.errors import PassedError
 
 log = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0
+NUMBERS = 1_000_000
+"""More than a volume has that its mirror lacks: one a second for 11 days."""
 _LAST_RETRY_S = 60.0
 
 
@@ -60,15 +63,21 @@ class Mirroring:
             if self._reached(folder, lambda: mirror.pull_terms(folder)):
                 self._mirror = mirror
 
-    def bring_back(self, writer: FolderLease) -> None:
-        """Copy the newest checkpoint of the mirror into a folder that has none that is as new."""
-        mirror = self._mirror
-        if mirror is None:
-            return
+    def bring_back(self, writer: FolderLease, *, wanted: bool = True) -> int:
+        """Copy the newest checkpoint of the mirror, if it is wanted, into a folder that has none that is as new.
+
+        Return the number up to which none may be given again: the lost volume may have had newer checkpoints, whose
+        numbers exports and people know. Nobody knows how many, so the numbers go on at the next million.
+        """
+        mirror, floor = self._mirror, NOTHING
+        if mirror is None or not wanted:
+            return floor
 
         def bring() -> None:
+            nonlocal floor
             manifest = mirror.bring_back(writer)
             if manifest is not None:
+                floor = (manifest.number // NUMBERS + 1) * NUMBERS - 1
                 self._figures = replace(self._figures, resumed_from=manifest.number)
                 log.warning(
                     "checkpoint %d is brought back from %s, as %s has none that is as new: what was learnt after step "
@@ -80,6 +89,7 @@ class Mirroring:
                 )
 
         self._reached(writer.folder, bring)
+        return floor
 
     def start(self, writer: FolderLease) -> None:
         """Start the thread of the holder of this folder, if there is a mirror; return at once."""
