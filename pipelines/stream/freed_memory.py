@@ -22,3 +22,13 @@ def keep_freed_memory() -> None:
         # Setting one threshold ends the adjustment of both by glibc, so both are set.
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
         mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_FROM_HEAP)
+
+
+def give_freed_memory_back() -> None:
+    """Give the system back what was freed and is kept, after something large that will not come again soon.
+
+    Reading the last records of a million keys leaves 180 MB behind.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

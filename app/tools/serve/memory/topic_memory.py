@@ -28,6 +28,7 @@ from millrace.pipelines.shaping.windows.key_memory import KeyMemory
 from millrace.pipelines.shaping.windows.windows import NAME as WINDOWS
 from millrace.pipelines.stream.assemble import Shape
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
+from millrace.pipelines.stream.freed_memory import give_freed_memory_back
 from millrace.pipelines.stream.slices import cut_out
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ class TopicMemory:
                 self.keys.replace(partition, carried.positions[partition], states.get(partition))
             self._skips = carried.skips
             self._begun += bool(newer)
+        if states:
+            give_freed_memory_back()
         with self._lock:
             if newer:
                 self._left_out = carried.left_out
