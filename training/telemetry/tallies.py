@@ -25,9 +25,9 @@ _ODDS = 8.0
 _LEAST, _MOST, _GROWTH = 1e-9, 1e12, 1.04
 _STEPS = int(np.ceil(np.log(_MOST / _LEAST) / np.log(_GROWTH)))
 NUMBER_BINS = 2 * _STEPS + 1
-_SURE = 1e-7
+SURE = 1e-7
 """Keras takes no probability for nearer to 0 or 1 in a log loss."""
-_WINDOW_PARTS = 20
+WINDOW_PARTS = 20
 RECORDS, RIGHT, LOSS, SQUARED_LOSS, PROBABILITY = "records", "right", "loss", "squared_loss", "probability"
 BINNED, CONFUSION = "binned", "confusion"
 ERROR, ABSOLUTE, SQUARED = "error", "absolute_error", "squared_error"
@@ -128,7 +128,7 @@ def columns_of(rows: Answered, kind: Labels, *, in_full: bool) -> list[Column]:
     else:
         at, answer, classes = np.arange(len(rows.labels)), rows.answers.argmax(axis=1), rows.answers.shape[1]
         p, right = rows.answers[at, answer], answer == rows.labels
-        losses = -np.log(np.clip(rows.answers[at, rows.labels], _SURE, 1.0))
+        losses = -np.log(np.clip(rows.answers[at, rows.labels], SURE, 1.0))
         bins, found = np.zeros(0, np.int64), [Column(RECORDS), Column(RIGHT, values=right)]
         if in_full:
             bins, _ = _odds_bins(p, right)
@@ -148,7 +148,7 @@ def _exact(values: npt.NDArray[Any]) -> Floats:
 
 def _odds_bins(p: Values, right: Bits) -> tuple[Whole, Values]:
     """Return the bin of each probability, and the log loss of an event that came or not."""
-    p = np.clip(p, _SURE, 1 - _SURE)
+    p = np.clip(p, SURE, 1 - SURE)
     for_it, against = np.log(p), np.log(1 - p)
     bins = np.ceil((for_it - against + _ODDS) * (ODDS_BINS / 2 / _ODDS)).astype(np.int64) - 1
     # Rounding must not change what is answered.
@@ -174,7 +174,7 @@ class WindowedTallies:
     """The tallies of groups, over a window and since checkpoint 0."""
 
     def __init__(self, window_s: float, clock: Callable[[], float]) -> None:
-        self._part_s, self._window_s, self._clock = window_s / _WINDOW_PARTS, window_s, clock
+        self._part_s, self._window_s, self._clock = window_s / WINDOW_PARTS, window_s, clock
         self._parts: deque[tuple[float, dict[str, Tallies]]] = deque()
         self.total: dict[str, Tallies] = {}
         """By the name of the group."""

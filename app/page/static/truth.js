@@ -14,7 +14,7 @@ export function truth(of) {
   if (byId("truth-says").dataset.said === said) return;
   byId("truth-says").dataset.said = said;
   say(byId("truth-says"), sentence(of));
-  byId("truth-parts").replaceChildren(...[of.bins && reliability(of), of.confusion && confusion(of.confusion), of.residuals && residuals(of)].filter(Boolean));
+  byId("truth-parts").replaceChildren(...[of.bins && reliability(of), of.confusion && confusion(of.confusion), of.residuals && residuals(of), of.worst && worst(of)].filter(Boolean));
 }
 
 function sentence({ answers, error, cumulative_error, predicted, observed, confusion, residuals }) {
@@ -55,6 +55,12 @@ function confusion(counts) {
 function residuals({ residuals: missed, predicted, observed }) {
   const rows = Object.entries(QUANTILES).map(([name, text]) => [text, ...[missed, predicted, observed].map((of) => words.metric(of[name]))]);
   return table(["share of the records", "answer less label", "answer", "label"], rows, { named: true });
+}
+
+// The records that are the furthest off, as a person may skip them.
+function worst({ worst: records, residuals: numbers }) {
+  const rows = records.map(({ partition, offset, loss }) => [`${partition}:${offset}`, words.metric(loss)]);
+  return table(["the records furthest off, by partition and offset", numbers ? "answer from label" : "log loss"], rows, { named: true });
 }
 
 function table(heads, rows, { named = false } = {}) {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
+from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures, WorstRecord
 from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.api_rig import Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
@@ -84,10 +84,12 @@ def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Br
         expect(table.locator("tbody th")).to_have_text(["0", "1"])
         fits(page, dialog)
         of = {name: float(at) for at, name in enumerate(QUANTILES)}
-        rig.calibration = CalibrationFigures(answers=100, predicted=of, observed=of, residuals=of)
+        worst = (WorstRecord("clicks:0", 1234, 9.5),)
+        rig.calibration = CalibrationFigures(answers=100, predicted=of, observed=of, residuals=of, worst=worst)
         rig.post()
-        expect(dialog.locator("tbody tr")).to_have_count(5, timeout=SOON_MS)
+        expect(dialog.locator("tbody tr")).to_have_count(6, timeout=SOON_MS)
         expect(dialog.locator("tbody tr").nth(4).locator("td")).to_have_text(["4.000"] * 3)
+        expect(dialog.locator("tbody tr").nth(5)).to_contain_text("clicks:0:1234")
         fits(page, dialog)
 
 

@@ -5,12 +5,14 @@ trainer's thread. What it counts is described in `training/telemetry/tallies.py`
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
+from millrace.training.telemetry.calibration.worst_records import WorstRecords
 from millrace.training.telemetry.label_sums import Floats, Labels
 from millrace.training.telemetry.tallies import (
     ANSWERS,
@@ -43,19 +45,25 @@ class Calibration(Watcher):
 
     def __init__(self, plan: BaselinePlan, window_s: float, clock: Callable[[], float]) -> None:
         self._plan, self._tallies = plan, WindowedTallies(window_s, clock)
+        self._worst = WorstRecords(plan.labels, window_s, clock)
 
     def called(self, call: Call) -> None:
         """Count what a call has scored."""
-        for rows in answered(call, self._plan):
+        partitions = {span.index: span.partition for span in call.facts.spans}
+        for rows in answered(call, self._plan, placed=True):
             columns = columns_of(rows, self._plan.labels, in_full=True)
             # Where a label has several columns, each of them is an answer.
             [found] = tallies(columns, np.zeros(rows.labels.size, np.int64), 1)
             self._tallies.add({NAME: found})
+            self._worst.add(rows, partitions)
 
     def figures(self) -> CalibrationFigures | None:
         """Return how true the answers are; None before the first."""
         window = self._tallies.window().get(NAME)
-        return None if window is None else figures_of(window, self._tallies.total[NAME], self._plan.labels)
+        if window is None:
+            return None
+        found = figures_of(window, self._tallies.total[NAME], self._plan.labels)
+        return replace(found, worst=self._worst.found() or None)
 
     def snapshot(self) -> PartState:
         """Copy the tallies since checkpoint 0."""
@@ -65,6 +73,7 @@ class Calibration(Watcher):
         """Take the tallies back; those of labels of another kind begin anew."""
         same = state.facts.get("labels") == self._plan.labels
         self._tallies.load(state.arrays if same else {})
+        self._worst.clear()
 
 
 def figures_of(window: Tallies, total: Tallies, kind: Labels) -> CalibrationFigures:

@@ -21,6 +21,18 @@ class CalibrationBin:
     """The share of them for which what was predicted came true."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorstRecord:
+    """A record whose answer was far from its label."""
+
+    __pydantic_config__ = SHOWN
+
+    partition: str
+    offset: int
+    loss: Float32
+    """The log loss of the answer; of numbers, how far it was from the label."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationFigures(PartFigures):
     """Whether the answers over the window of the live metrics are true; only what fits the labels is there.
@@ -61,3 +73,5 @@ class CalibrationFigures(PartFigures):
         gauge("calibration_residual", "Bad: p50 is far from 0: most answers are too high, or too low.", "of"),
     ] = None
     """Quantiles of the answer less the label, to within 2 % of their value."""
+    worst: tuple[WorstRecord, ...] | None = None
+    """The ten records whose answers were furthest from their labels, the worst first."""

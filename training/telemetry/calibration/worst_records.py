@@ -1,0 +1,69 @@
+"""The records of the window whose answers were furthest from their labels, as offsets. Used on the trainer's thread.
+
+A record is compared by one number of its answer before any logarithm is taken, as this is done for each record.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from millrace.consumers.records import Partition
+from millrace.training.telemetry.calibration.figures import WorstRecord
+from millrace.training.telemetry.label_sums import Labels
+from millrace.training.telemetry.tallies import SURE, WINDOW_PARTS, Answered, Values
+
+MOST_RECORDS = 10
+_Missed = tuple[float, str, int]
+"""How far an answer was off, and of which record."""
+
+
+class WorstRecords:
+    """The worst records of a window."""
+
+    def __init__(self, kind: Labels, window_s: float, clock: Callable[[], float]) -> None:
+        self._kind, self._part_s, self._window_s, self._clock = kind, window_s / WINDOW_PARTS, window_s, clock
+        self._parts: deque[tuple[float, list[_Missed]]] = deque()
+        """The worst of each part of the window, as heaps."""
+
+    def add(self, rows: Answered, partitions: Mapping[int, Partition]) -> None:
+        """Take in the answers of a call, whose partitions have these places."""
+        began = self._clock() // self._part_s * self._part_s
+        if not self._parts or self._parts[-1][0] != began:
+            self._parts.append((began, []))
+        while self._parts[0][0] < began - self._window_s:
+            self._parts.popleft()
+        _, worst = self._parts[-1]
+        missed = _missed(rows, self._kind)
+        some = np.flatnonzero(missed > worst[0][0]) if len(worst) == MOST_RECORDS else np.arange(len(missed))
+        if len(some) > MOST_RECORDS:
+            some = some[np.argpartition(missed[some], -MOST_RECORDS)[-MOST_RECORDS:]]
+        for row in some.tolist():
+            if (partition := partitions.get(int(rows.partitions[row]))) is not None:
+                heapq.heappush(worst, (float(missed[row]), str(partition), int(rows.offsets[row])))
+                if len(worst) > MOST_RECORDS:
+                    heapq.heappop(worst)
+
+    def found(self) -> tuple[WorstRecord, ...]:
+        """Return the worst of the window, the worst first; a record that was learnt twice stands there once."""
+        every = sorted({one for _, part in self._parts for one in part}, key=lambda one: (-one[0], *one[1:]))
+        unlike = {(partition, offset): missed for missed, partition, offset in reversed(every)}
+        first = sorted(unlike.items(), key=lambda one: (-one[1], one[0]))[:MOST_RECORDS]
+        return tuple(WorstRecord(partition, offset, self._loss(missed)) for (partition, offset), missed in first)
+
+    def clear(self) -> None:
+        """Forget all: the window must not mix two histories."""
+        self._parts.clear()
+
+    def _loss(self, missed: float) -> float:
+        return missed if self._kind is Labels.NUMBERS else -math.log(max(SURE, 1 - missed))
+
+
+def _missed(rows: Answered, kind: Labels) -> Values:
+    """Return how far each answer is from its label: a number's distance, or the probability of what did not come."""
+    if kind in {Labels.CLASSES, Labels.ONE_HOT}:
+        return np.asarray(1 - rows.answers[np.arange(len(rows.labels)), rows.labels], np.float32)
+    apart = np.abs(rows.answers - rows.labels.reshape(rows.answers.shape), dtype=np.float32)
+    return np.asarray(apart[:, 0] if apart.shape[1] == 1 else apart.max(axis=1))
