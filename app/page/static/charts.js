@@ -38,6 +38,8 @@ const NARROW = 720;
 const LABELS = { wide: 196, narrow: 0 };
 const ABOVE = 58;
 const ROOMY = 100; // a label of five lines
+const LARGE = 2.4; // how much higher the first panel is than each of the others
+const SMALL = 58; // where the others' labels would meet
 
 export class Charts {
   #history = null;
@@ -98,14 +100,19 @@ export class Charts {
     const left = narrow ? LABELS.narrow : LABELS.wide;
     const bottom = height - AXIS - LANE;
     const above = narrow ? ABOVE : 0;
-    const each = (bottom - GAP * (PANELS.length - 1) - above * PANELS.length - 6) / PANELS.length;
+    const others = PANELS.length - 1;
+    const whole = bottom - GAP * others - above * PANELS.length - 6;
+    const small = Math.min(whole / PANELS.length, Math.max(SMALL, whole / (LARGE + others)));
+    const large = whole - small * others;
     const now = this.#history.now;
     const first = Math.min(this.#history.at[0] ?? now, now - LEAST_SPAN_S);
     const domain = [Math.max(now - SPANS[this.#history.span].seconds, first), now];
     const x = linear(domain, [left, width - RIGHT]);
     const panels = PANELS.map((panel, index) => {
-      const top = 6 + index * (each + GAP + above) + above; // the labels are at top - above by page.css
-      return this.#scaled({ ...panel, top, low: top + each });
+      const before = index && large + GAP + above + (index - 1) * (small + GAP + above);
+      const top = 6 + before + above;
+      this.labels[index].style.top = `${top - above}px`;
+      return this.#scaled({ ...panel, top, low: top + (index ? small : large) });
     });
     return { width, left, right: width - RIGHT, bottom, domain, x, panels, narrow };
   }
