@@ -3,8 +3,8 @@
 The world is that of `tests/training/trainer/inputs/world.py`: records of 200 fields of sixteen kinds, a thousand a
 second, by day and night, with weekends and a holiday, an hour of it in a minute of event time. For each seed a minute
 and a half is learnt; then each of twenty kinds of faults is planted at a moment that is drawn. It is named if the first
-mark within ten seconds of records has its field in front. In the weeks nothing is to be named. No model, no Kafka; one
-core.
+mark within ten seconds of records has its field in front. In the weeks nothing is to be named. No model, no Kafka; two
+cores.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--fields", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--weeks", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     with ProcessPoolExecutor(given.processes) as pool:
         weeks = pool.map(partial(week, given.fields), range(100, 100 + given.weeks))
