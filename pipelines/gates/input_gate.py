@@ -227,7 +227,8 @@ class InputGate:
         rows = np.flatnonzero(hashes < np.uint64(2**64 // SHARE))
         numbers = np.empty((len(rows), len(self.numbers)), self.dtype)
         texts = np.empty((len(rows), len(self.texts)), object)
-        for taken, found in ((self._numbers, numbers), (self._texts, texts)):
+        # A chunk of which no record decodes has columns that cannot be read by row.
+        for taken, found in ((self._numbers, numbers), (self._texts, texts)) if len(rows) else ():
             first = 0
             for one in taken:
                 last = first + len(one.columns)

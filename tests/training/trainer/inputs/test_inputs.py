@@ -326,6 +326,18 @@ def test_records_that_are_set_aside_for_a_field_are_counted_and_named() -> None:
     assert inputs.view.refused["y"]["out_of_range"] % 125 == 0
 
 
+def test_a_chunk_of_which_no_record_decodes_is_no_problem() -> None:
+    gate = InputGate(FIELDS)
+    inputs = Inputs(gate)
+    gate.begin({})
+    for start in (0, 100):
+        assert gate.admits(decoded(0, start, tuple(Refused(start + n, Reason.MALFORMED) for n in range(100))))
+        inputs.called(call_of(start, start + 100))
+    assert gate.admits(decoded(500, 200))
+    inputs.called(call_of(200, 700))
+    assert inputs.snapshot().facts["open"]["records"] == 700
+
+
 def test_a_sample_of_numbers_is_within_two_and_a_half_percent_of_the_ranks() -> None:
     watch = Watch(World(16, seed=1))
     seen = list[Any]()
