@@ -6,7 +6,7 @@ import logging
 import threading
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.service.process import Signals, sparing_imports, tune
+from millrace.app.service.process import SERVING_SWITCH_S, Signals, sparing_imports, tune
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,6 @@ def serve(file: ConfigFile = None) -> None:
         signals.asked.wait()
         server.stop()
 
-    tune()
+    tune(SERVING_SWITCH_S)
     threading.Thread(target=end, name="signals", daemon=True).start()
     server.serve()

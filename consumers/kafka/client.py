@@ -81,6 +81,7 @@ class KafkaClient:
             auto_offset_reset="none",
             enable_auto_commit=False,
             isolation_level=options.isolation_level,
+            fetch_min_bytes=options.fetch_least_bytes,
             fetch_max_wait_ms=options.fetch_wait_ms,
             fetch_max_bytes=options.fetch_total_bytes,
             max_partition_fetch_bytes=options.fetch_bytes,

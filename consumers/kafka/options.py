@@ -43,6 +43,8 @@ class KafkaOptions:
     """Most bytes of one partition in one fetch; a single larger batch still arrives whole."""
     fetch_total_bytes: int = 1024 * 1024
     """Most bytes of one fetch from one broker."""
+    fetch_least_bytes: int = 1
+    """How much a broker waits for before it answers, for fetch_wait_ms at most."""
     fetch_wait_ms: int = 100
     """How long a broker holds a fetch without data. A partition that gets room again waits for it too."""
     metadata_max_age_ms: int = 5000

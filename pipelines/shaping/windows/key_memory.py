@@ -2,8 +2,8 @@
 
 Owns a state of each partition, `KeyWindows` as the trainer has it, and the offset up to which it has taken the topic
 in. One thread takes records in; any thread asks for rows. Both hold one lock: a taker for some hundred records at a
-time, so that nobody waits for long. A record for which a row is asked is not remembered: the topic brings it. Bounded
-by windows.max_bytes for each partition.
+time, and not again while somebody asks, so that nobody waits for long. A record for which a row is asked is not
+remembered: the topic brings it. Bounded by windows.max_bytes for each partition.
 """
 
 import threading
@@ -45,6 +45,8 @@ class KeyMemory:
         every = {"every": 1, "min_length": 1, "max_bytes": _NO_BOUND}
         self._asked = WindowLayout(schema, layout.options.model_copy(update=every))
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Held by who asks and waits: a lock that is given back may be taken again at once by who gave it."""
         self._states: dict[Partition, KeyWindows] = {}
         self._positions: dict[Partition, int] = {}
         self._clock = 0
@@ -89,6 +91,8 @@ class KeyMemory:
         for first in range(0, max(1, len(taken)), _AT_ONCE):
             part = taken.rows(first, first + _AT_ONCE)
             ends = first + _AT_ONCE >= len(taken)
+            with self._turn:
+                pass
             with self._lock:
                 state.slots.advance(self._clock)
                 if len(part):
@@ -117,7 +121,7 @@ class KeyMemory:
         """Return a copy of what is held of the keys of a column, by partition, with the rows that it is for."""
         keys, which = numbered(column)
         slots, found_in = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
-        with self._lock:
+        with self._turn, self._lock:
             states = [*self._states.values()]
             for number, state in enumerate(states):
                 for index, slot in enumerate(state.slots.slots_of(keys)):

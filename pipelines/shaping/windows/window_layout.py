@@ -5,6 +5,7 @@ Pure; runs anywhere; TensorFlow is not imported here.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class WindowLayout:
                 f"windows.max_bytes: {options.max_bytes} bytes hold no single key, which takes {self.key_nbytes} bytes"
             )
 
-    @property
+    @cached_property
     def shaped(self) -> Schema:
         """The schema of the rows: what the model is given."""
         options = self.options
