@@ -158,7 +158,10 @@ class RecordsSettings(Section):
         "its last parts. {}: all records are learnt from.",
         examples=[{"type": ["impression", "view"], "amount": {"min": 1}, "$header.source": {"not": "test"}}],
     )
-    slices: Annotated[dict[str, SliceSettings], BeforeValidator(_slices)] = Field(
+    slices: Annotated[
+        dict[str, SliceSettings],
+        BeforeValidator(_slices, json_schema_input_type=dict[str, SliceSettings | str] | list[str]),
+    ] = Field(
         {},
         max_length=8,
         description="Fields by whose values the live score is shown, and which the model need not see: a list of "

@@ -142,9 +142,9 @@ class ServeSettings(Section):
     batch: BatchSettings = Field(
         BatchSettings(), description="How requests are answered together, in one call of the model."
     )
-    memory: Annotated[ServeMemorySettings, BeforeValidator(_memory)] = Field(
-        ServeMemorySettings(), description="What the server itself knows of each key, for a model with windows."
-    )
+    memory: Annotated[
+        ServeMemorySettings, BeforeValidator(_memory, json_schema_input_type=ServeMemorySettings | Literal["follow"])
+    ] = Field(ServeMemorySettings(), description="What the server itself knows of each key, for a model with windows.")
     max_body: Size = Field(4 << 20, ge=1024, le=1 << 30, description="The largest body of a request.")
     timeout: Duration = Field(
         30.0, ge=0.1, description="How long a request may wait for the model; then it gets 504, as in TF Serving."

@@ -76,6 +76,11 @@ def test_an_editor_accepts_every_config_of_the_project(config: Path) -> None:
     assert mistakes(config.read_text()) == []
 
 
+@pytest.mark.parametrize("slices", ["[country]", "{country: string}", "{app: {field: client.version}}"])
+def test_an_editor_accepts_each_form_of_slices(slices: str) -> None:
+    assert mistakes(FIVE_LINES.replace("records: {", f"records: {{slices: {slices}, ")) == []
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "where"),
     [
