@@ -33,6 +33,8 @@ from millrace.pipelines.stream.slices import cut_out
 
 log = logging.getLogger(__name__)
 _HANDOFF_BYTES = 32 << 20
+_LEAST_BYTES = 256 << 10
+"""Of one fetch, for a tenth of a second at most. Less than a fetch holds, so that a backlog is never waited for."""
 _CONNECT_S, _STOP_S = 5.0, 2.0
 _AGAIN_S = 1.0
 _TICK_S, _LOOK_S = 0.1, 0.1
@@ -158,8 +160,8 @@ class TopicMemory:
         while not self._ended.is_set():
             source = None
             try:
-                # A tenth of a second of records at once: requests wait for the interpreter's lock beside each fetch.
-                options = replace(kafka_options(self._settings.kafka), fetch_least_bytes=_HANDOFF_BYTES)
+                # Requests wait for the interpreter's lock beside each fetch, so few are made where records come slowly.
+                options = replace(kafka_options(self._settings.kafka), fetch_least_bytes=_LEAST_BYTES)
                 # What is gone is counted, and a topic that was created again is read from its first record.
                 source = KafkaSource(replace(options, out_of_range="earliest", on_recreated="earliest"))
                 self._connecting = True
