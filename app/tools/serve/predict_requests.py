@@ -31,7 +31,7 @@ from millrace.app.tools.serve.json_tensors import (
     written,
 )
 from millrace.app.tools.serve.memory.sequence_inputs import ROWS, SequenceInputs
-from millrace.app.tools.serve.record_inputs import RECORDS, RecordInputs
+from millrace.app.tools.serve.record_inputs import MARKED_BYTES, RECORDS, RecordInputs, marked
 
 COLUMNS = "inputs"
 MARKS = (f'"{RECORDS}"'.encode(), b"\\u", b"\0")
@@ -121,7 +121,7 @@ def write_answer(request: PredictRequest, answers: Mapping[str, Array]) -> bytes
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body)
+        document = json.loads(body, object_pairs_hook=marked if len(body) <= MARKED_BYTES else None)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise bad_request(f"JSON Parse error: {why}") from None

@@ -78,8 +78,9 @@ class PredictionRoutes:
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await request.body()
-                # Records are decoded on a thread, however few: the decoder may wait for a schema, or for the memory.
-                large = len(body) > _SMALL_BYTES or self._memory is not None or any(mark in body for mark in MARKS)
+                # Who may wait for a schema waits on a thread. The memory is never another's for long.
+                waits = self._memory is not None or any(mark in body for mark in MARKS)
+                large = len(body) > _SMALL_BYTES or (waits and getattr(version.records, "waits", False))
                 asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
                 answers = await self._batcher.ask(version, asked)
                 large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES

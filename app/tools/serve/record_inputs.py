@@ -12,6 +12,7 @@ What the decoder refuses is refused here, with its reason and field. Runs on the
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from millrace.app.settings.sections.registry import RegistrySettings, to_registr
 from millrace.app.tools.serve.json_tensors import BASE64, Array, ServingError, bad_request, bytes_of
 from millrace.consumers.errors import ConfigError, MillraceError, NotYetError
 from millrace.consumers.records import Chunk, Headers, Partition
+from millrace.pipelines.formats.json.decoder import JsonDecoder
+from millrace.pipelines.formats.json.parsed import ParsedRows
 from millrace.pipelines.formats.plain.raw import RawDecoder
 from millrace.pipelines.formats.shared.paths import Envelope, is_envelope, parse
-from millrace.pipelines.schema import Schemas
+from millrace.pipelines.formats.shared.protocol import DecodedValues
+from millrace.pipelines.schema import Schema, Schemas
 from millrace.pipelines.stream.decode import Decoded, decode_chunk
 from millrace.training.model.export.answers import raw_columns
 
@@ -42,8 +46,20 @@ _FRAME = 5
 _INT64 = np.iinfo(np.int64)
 _SPACE = " \t\n\r"
 _LONGEST = 500
+MARKED_BYTES = 16 * 1024
+"""Of a body whose records are known by `marked`, so that a few of them need not be parsed again."""
 _scan = json.JSONDecoder().raw_decode
 log = logging.getLogger(__name__)
+
+
+class RepeatedKeys(dict[str, Any]):
+    """A JSON object in which a key stands twice; the last one is here."""
+
+
+def marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as `json.loads` asks for one, that shows whether it repeats a key."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedKeys(found)
 
 
 class RecordInputs:
@@ -71,7 +87,10 @@ class RecordInputs:
                 f"the input {timed!r} is made of the event times of records, which lie behind the label in a raw one"
             )
         self._decoder = to_feature_decoder(records, schemas, timed=own_time)
+        self.waits = schemas is not None
+        """Whether a request may wait for a schema."""
         whole, features = to_schema(records), self._decoder.schema
+        self._parsed = ParsedRows(features) if type(self._decoder) is JsonDecoder else None
         self._raw = (
             (RawDecoder(whole).record_bytes, RawDecoder(features).record_bytes) if self._format == "raw" else None
         )
@@ -100,11 +119,18 @@ class RecordInputs:
             raise bad_request(f"Expecting '{name}' to be a list")
         if not given:
             raise bad_request(f"No values in '{name}'")
-        text = body.decode(json.detect_encoding(body), "surrogatepass") if self._format == "json" else ""
-        texts = _texts_of(text, name) if text else []
-        values = [self._value(index, each, texts) for index, each in enumerate(given)]
+        known = None
+        if self._parsed is not None and len(body) <= MARKED_BYTES and all(map(_is_no_bytes, given)):
+            known = self._parsed.decode(given, body)
         try:
-            decoded = decode_chunk(self._chunk(values, document), self._decoder)
+            if known is not None:
+                chunk = self._chunk([b""] * len(given), document)
+                decoded = decode_chunk(chunk, _KnownValues(self._decoder.schema, known))
+            else:
+                text = body.decode(json.detect_encoding(body), "surrogatepass") if self._format == "json" else ""
+                texts = _texts_of(text, name) if text else []
+                values = [self._value(index, each, texts) for index, each in enumerate(given)]
+                decoded = decode_chunk(self._chunk(values, document), self._decoder)
         except NotYetError as error:
             log.warning("a request with records is not answered: %s", error)  # it names the registry, for us alone
             text = "the schema of a record is not known yet; ask again later"
@@ -163,6 +189,22 @@ class RecordInputs:
             nbytes=sum(len(value or b"") for value in values),
             fetched_at=0.0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownValues:
+    """A decoder of records that were decoded already."""
+
+    schema: Schema
+    known: DecodedValues
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:  # noqa: ARG002 - a Decoder
+        """Return them."""
+        return self.known
+
+
+def _is_no_bytes(record: Any) -> bool:
+    return isinstance(record, dict) and record.keys() != {BASE64}
 
 
 class RecordReaders:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millrace.consumers.records import Partition
+from millrace.consumers.records import Int64s, Partition
 from millrace.pipelines.schema import Column, Schema
-from millrace.pipelines.shaping.windows.key_windows import KEYS, KeyWindows, RecentRecords, numbered
-from millrace.pipelines.shaping.windows.window_layout import WindowLayout
-from millrace.pipelines.shaping.windows.windows import shaped, taken_of, texts_cut
+from millrace.pipelines.shaping.windows.key_windows import Key, KeyWindows, as_held
+from millrace.pipelines.shaping.windows.window_layout import TIMES, WindowLayout, of_feature
+from millrace.pipelines.shaping.windows.windows import gaps_of, taken_of, texts_cut
 from millrace.pipelines.stream.decode import Decoded
 
 _AT_ONCE = 512
@@ -44,6 +44,8 @@ class KeyMemory:
         # Whatever is asked gets a row, and the rows of a request make no room for each other.
         every = {"every": 1, "min_length": 1, "max_bytes": _NO_BOUND}
         self._asked = WindowLayout(schema, layout.options.model_copy(update=every))
+        self._steps = layout.options.dilation * np.arange(layout.length - 1, 0, -1)
+        """How far before the newest record of a sequence the others are, the oldest first."""
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held by who asks and waits: a lock that is given back may be taken again at once by who gave it."""
@@ -104,34 +106,47 @@ class KeyMemory:
     def rows(self, decoded: Decoded) -> Mapping[str, Column]:
         """Return the inputs of the model for these records, each as the newest of its key.
 
-        A key that several partitions hold is that of the partition which saw it last.
+        A key that several partitions hold is that of the partition which saw it last. Rows are made here of what is
+        held, without what training does for many records of a key at once: of one row that would take most of the time.
         """
-        count, layout = len(decoded), self._asked
+        layout, count, steps = self._asked, len(decoded), self._steps
         decoded = texts_cut(decoded, layout)
-        recent = self._recent(decoded.features[self.layout.options.by or ""])
-        asked = KeyWindows(layout)
-        asked.hold(count, recent)
-        taken = taken_of(decoded, layout)
-        # Each record is of a key of its own, so that none is in the sequence of another.
-        windows = asked.cut(replace(taken, columns={**taken.columns, KEYS: np.arange(count)}))
-        rows = shaped(decoded, windows, layout)
-        return {name: np.asarray(column) for name, column in rows.features.items()}
-
-    def _recent(self, column: Column) -> list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], RecentRecords]]:
-        """Return a copy of what is held of the keys of a column, by partition, with the rows that it is for."""
-        keys, which = numbered(column)
-        slots, found_in = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+        columns, seen = taken_of(decoded, layout).columns, np.zeros(count, np.int64)
+        sequences = dict[str, Column]()
+        for name in layout.in_sequences:
+            newest = columns[name]
+            shape = (count, layout.length, *newest.shape[1:])
+            sequences[name] = np.full(shape, b"" if newest.dtype == object else 0, newest.dtype)
+            sequences[name][:, -1] = newest
+        held = as_held(decoded.features[self.layout.options.by or ""])
         with self._turn, self._lock:
-            states = [*self._states.values()]
-            for number, state in enumerate(states):
-                for index, slot in enumerate(state.slots.slots_of(keys)):
-                    if slot < 0:
-                        continue
-                    other = found_in[index]
-                    if other < 0 or state.slots.seen_at(slot) > states[other].slots.seen_at(int(slots[index])):
-                        slots[index], found_in[index] = slot, number
-            parts = []
-            for number in np.unique(found_in[found_in >= 0]).tolist():
-                rows = np.flatnonzero(found_in[which] == number)
-                parts.append((rows, states[number].recent(slots[which[rows]], self._asked.history)))
-            return parts
+            for rows, state, slots in self._found(held):
+                seen[rows], before = state.before(slots, steps)
+                for name, sequence in sequences.items():
+                    sequence[rows, :-1] = before[name]
+        lengths = np.minimum(seen // layout.options.dilation + 1, layout.length)
+        inputs = {
+            name: sequences.get(of_feature(name), np.asarray(column)) for name, column in decoded.features.items()
+        }
+        if layout.options.lengths is not None:
+            inputs[layout.options.lengths] = lengths.astype(np.int32)
+        if layout.options.gaps is not None:
+            inputs[layout.options.gaps] = gaps_of(sequences[TIMES], lengths)
+        return inputs
+
+    def _found(self, held: list[Key]) -> list[tuple[Int64s, KeyWindows, Int64s]]:
+        """Return by state which of some keys are its own, and their places."""
+        found: dict[int, tuple[KeyWindows, int]] = {}
+        for state in self._states.values():
+            for index, slot in enumerate(state.slots.slots_of(held)):
+                if slot < 0:
+                    continue
+                other = found.get(index)
+                if other is None or state.slots.seen_at(slot) > other[0].slots.seen_at(other[1]):
+                    found[index] = state, slot
+        parts: dict[int, tuple[KeyWindows, list[int], list[int]]] = {}
+        for index, (state, slot) in found.items():
+            _, rows, slots = parts.setdefault(id(state), (state, [], []))
+            rows.append(index)
+            slots.append(slot)
+        return [(np.array(rows), state, np.array(slots)) for state, rows, slots in parts.values()]

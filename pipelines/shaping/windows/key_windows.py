@@ -6,6 +6,7 @@ when it comes again. The state, and which rows there are, depend on the partitio
 cut. Everything is done for all records of a chunk at once; only its distinct keys are looked up one by one.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -26,6 +27,15 @@ LONGEST_KEY = 64
 """Bytes of a key as it is held; a longer one is held by its digest."""
 
 
+def as_held(column: Column) -> list[Key]:
+    """Return the key of each record as it is held."""
+    if column.dtype != object:
+        found: list[Key] = column.tolist()
+        return found
+    # A digest has 64 bytes, and a key that is held as it is has fewer, so they are never taken for each other.
+    return [text if len(text) < LONGEST_KEY else blake2b(text).digest() for text in column.tolist()]
+
+
 def numbered(column: Column) -> tuple[list[Key], Int64s]:
     """Return the distinct keys as they are held, in the order in which they first come, and each record's by number."""
     if column.dtype != object:
@@ -37,9 +47,19 @@ def numbered(column: Column) -> tuple[list[Key], Int64s]:
         return keys, numbers[which]
     texts: list[bytes] = column.tolist()
     places = dict(zip(dict.fromkeys(texts), range(len(texts)), strict=False))
-    # A digest has 64 bytes, and a key that is held as it is has fewer, so they are never taken for each other.
-    held: list[Key] = [text if len(text) < LONGEST_KEY else blake2b(text).digest() for text in places]
-    return held, np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
+    return as_held(np.array([*places], object)), np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
+
+
+_places: list[int] = []
+_growing = threading.Lock()
+
+
+def places(count: int) -> list[int]:
+    """Return the numbers of at least so many places: one object for each, which all partitions share."""
+    if len(_places) < count:
+        with _growing:
+            _places.extend(range(len(_places), max(count, 2 * len(_places))))
+    return _places
 
 
 class KeySlots:
@@ -91,7 +111,7 @@ class KeySlots:
         return placed, np.array(new, np.int64), evicted
 
     def _added(self, key: Key) -> int:
-        slot = self._slots[key] = len(self._keys)
+        slot = self._slots[key] = places(len(self) + 1)[len(self)]
         self._keys.append(key)
         return slot
 
@@ -142,7 +162,7 @@ class KeySlots:
     def fill(self, keys: Iterable[Key]) -> None:
         """Hold these keys, the one that was seen least recently first, in the places 0, 1, …, and no others."""
         self._keys = [*keys]
-        self._slots = {key: slot for slot, key in enumerate(self._keys)}
+        self._slots = dict(zip(self._keys, places(len(self)), strict=False))
         self._records = len(self._keys)
         self._seen_at = np.arange(self._records)
 
@@ -182,18 +202,6 @@ class _Groups(NamedTuple):
     """The key of each record, by its number among the keys of these records."""
     ranks: Int64s
     """How many records of the same key are before each."""
-
-
-class RecentRecords(NamedTuple):
-    """The last records of some keys of a partition."""
-
-    seen: Int64s
-    """How many records each key has had."""
-    which: Int64s
-    """The key of each record, by its number among these keys."""
-    records: Int64s
-    """Which of its key's records each is, from 0."""
-    columns: Mapping[str, Column]
 
 
 class KeyWindows:
@@ -267,28 +275,17 @@ class KeyWindows:
         for name, ring in self._rings.items():
             ring[of, places] = columns[name][first:]
 
-    def recent(self, slots: Int64s, most: int) -> RecentRecords:
-        """Return a copy of the last records of the keys in these places, up to so many of each."""
-        seen = self._seen[slots]
-        which, back = np.nonzero(np.arange(1, most + 1) <= seen[:, None])
-        records = seen[which] - 1 - back
-        places = records % max(1, self.layout.history)
-        return RecentRecords(
-            seen, which, records, {name: ring[slots[which], places] for name, ring in self._rings.items()}
-        )
+    def before(self, slots: Int64s, steps: Int64s) -> tuple[Int64s, dict[str, Column]]:
+        """Return how many records the keys in these places have had, and a copy of some of them.
 
-    def hold(self, count: int, parts: Iterable[tuple[Int64s, RecentRecords]]) -> None:
-        """Hold the keys 0, 1, … below `count`, each with its own of the recent records, and no others.
-
-        Each part says which keys its records are of; a key in no part has no records yet.
+        `steps` says how far before the next record of its key each is. Of one that there is not the value is filling.
         """
-        self.slots.fill(range(count))
-        self._grow(count)
-        for keys, recent in parts:
-            self._seen[keys] = recent.seen
-            slots, places = keys[recent.which], recent.records % max(1, self.layout.history)
-            for name, ring in self._rings.items():
-                ring[slots, places] = recent.columns[name]
+        seen, history = self._seen[slots], self.layout.history
+        if not history:
+            return seen, {name: ring[slots, :0] for name, ring in self._rings.items()}
+        # A record that there is not would lie in a place of the ring that was never written.
+        places = slots[:, None] * history + (seen[:, None] - steps) % history
+        return seen, {name: _flat(ring).take(places, axis=0) for name, ring in self._rings.items()}
 
     def without_oldest(self, count: int) -> "KeyWindows":
         """Return a state without so many keys, those that were seen least recently."""

@@ -150,23 +150,27 @@ class WindowColumn:
 class GapColumn:
     """The seconds of each record of a row's sequence since the one before it; 0 for the first, and for filling."""
 
-    def __init__(self, times: WindowColumn, lengths: Int64s, length: int) -> None:
-        self._times, self._lengths, self._length = times, lengths, length
+    def __init__(self, times: WindowColumn, lengths: Int64s) -> None:
+        self._times, self._lengths = times, lengths
 
     def __len__(self) -> int:
         return len(self._times)
 
     def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
         """Return these rows."""
-        times = self._times[rows].astype(np.int64, copy=False)
-        gaps = np.zeros(times.shape, np.float32)
-        gaps[:, 1:] = np.diff(times, axis=1) / 1000
-        gaps[np.arange(self._length) <= self._length - self._lengths[rows, None]] = 0
-        return gaps
+        return gaps_of(self._times[rows].astype(np.int64, copy=False), self._lengths[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
         """Return all rows."""
         return np.asarray(self[:], dtype)
+
+
+def gaps_of(times: Column, lengths: Int64s) -> npt.NDArray[np.float32]:
+    """Return the seconds since the record before, of sequences of times that have these lengths."""
+    gaps, length = np.zeros(times.shape, np.float32), times.shape[1]
+    gaps[:, 1:] = np.diff(times, axis=1) / 1000
+    gaps[np.arange(length) <= length - lengths[:, None]] = 0
+    return gaps
 
 
 def texts_cut(decoded: Decoded, layout: WindowLayout) -> Decoded:
@@ -222,7 +226,7 @@ def shaped(decoded: Decoded, windows: Windows, layout: WindowLayout) -> Decoded:
         features[options.lengths] = windows.lengths.astype(np.int32)
     if options.gaps is not None:
         times = WindowColumn(columns[TIMES], windows.newest, length)
-        features[options.gaps] = cast("Column", GapColumn(times, windows.lengths, length))
+        features[options.gaps] = cast("Column", GapColumn(times, windows.lengths))
     labels = {
         field.name: windows.singles[of_label(field.name)]
         if of_label(field.name) in layout.singles

@@ -44,6 +44,8 @@ class SequenceInputs:
         framed = records.registry is not None and records.format == "json"
         self._records = _reader_or_reason(records, schemas, framed=framed, gaps=gaps, name=RECORDS)
         self._features = _reader_or_reason(_as_features(records), None, framed=False, gaps=gaps, name=ROWS)
+        self.waits = schemas is not None
+        """Whether a request may wait for a schema."""
 
     def read(self, body: bytes, document: Mapping[str, Any], name: str) -> dict[str, Array]:
         """Return the tensors of the records, or of the features, of a request. Raises ServingError."""
