@@ -1,4 +1,4 @@
-"""Writes single records to a topic, each acknowledged by all replicas before the next.
+"""Writes records to a topic, each acknowledged by all replicas before its call returns.
 
 Owns the thread that it is named for, with its event loop and a producer, which is replaced after each failure. It keeps
 nothing: who calls `write` knows what is not written yet, and calls again.
@@ -6,6 +6,7 @@ nothing: who calls `write` knows what is not written yet, and calls again.
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
@@ -19,6 +20,8 @@ from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 
 _SPARE_S = 5.0
+Record = tuple[bytes | None, bytes]
+"""A key and a value."""
 
 
 class TopicWriter:
@@ -38,11 +41,15 @@ class TopicWriter:
 
     def check(self, within_s: float) -> None:
         """Connect, write nothing. Raises UnreachableError, TopicMissingError, SourceError or ConfigError."""
-        self._bounded(within_s, None)
+        self._bounded(within_s, [])
 
     def write(self, key: bytes, value: bytes, within_s: float) -> None:
         """Return when the record is acknowledged. Raises as `check` does; the record may be in the topic even then."""
-        self._bounded(within_s, (key, value))
+        self._bounded(within_s, [(key, value)])
+
+    def write_all(self, records: Sequence[Record], within_s: float) -> None:
+        """Return when all records are acknowledged. Raises as `check` does; some may be in the topic even then."""
+        self._bounded(within_s, records)
 
     def stop(self, deadline_s: float = _SPARE_S) -> None:
         """Close the producer and end the thread."""
@@ -50,16 +57,16 @@ class TopicWriter:
             self._loop.run(self._drop_producer(), deadline_s / 2)
         self._loop.stop(deadline_s / 2)
 
-    def _bounded(self, within_s: float, record: tuple[bytes, bytes] | None) -> None:
+    def _bounded(self, within_s: float, records: Sequence[Record]) -> None:
         # Beyond the time of the work itself, for closing a producer that failed.
-        self._loop.run(self._work(within_s, record), within_s + 2 * _SPARE_S)
+        self._loop.run(self._work(within_s, records), within_s + 2 * _SPARE_S)
 
-    async def _work(self, within_s: float, record: tuple[bytes, bytes] | None) -> None:
+    async def _work(self, within_s: float, records: Sequence[Record]) -> None:
         try:
             async with asyncio.timeout(within_s):
                 producer = await self._ready_producer(within_s)
-                if record is not None:
-                    await producer.send_and_wait(self._topic, record[1], record[0])
+                sent = [await producer.send(self._topic, value, key) for key, value in records]
+                await asyncio.gather(*sent)
         except (TopicMissingError, SourceError):
             await self._drop_producer()  # so that the next call looks at the topic again
             raise

@@ -60,6 +60,12 @@ CASES: Mapping[str, tuple[Mapping[str, str], tuple[str, ...], int]] = {
     "it is old, and held": (OLD | PINNED, (), 2),
     "a memory of keys is old": ({"millrace_serve_memory_age_seconds": "200x{}"}, ("MillraceServingMemoryOld",), 2),
     "a memory of keys is fresh": ({"millrace_serve_memory_age_seconds": "2x{}"}, (), 2),
+    "predictions are not logged": (
+        {'millrace_serve_log_dropped_total{reason="full"}': "0+6x{}"},
+        ("MillraceServingLogDropping",),
+        2,
+    ),
+    "a server has ended": ({'millrace_serve_log_dropped_total{reason="ending"}': "0+6x{}"}, (), 2),
     "a pin was forgotten": (PINNED, ("MillraceServingPinned",), 26),
     "the newest is pinned": ({"millrace_serve_pinned": "1x{}"}, (), 26),
     "exports are refused": (

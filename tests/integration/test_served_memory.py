@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
@@ -92,3 +95,51 @@ def test_it_follows_the_topic_and_answers_through_an_outage_saying_how_old_it_is
         server.answers_with(2)
         assert holds(server, 14)
         assert amounts(server) == [11.0, 12.0, 9.0]
+
+
+@pytest.mark.nightly
+def test_kafka_away_for_a_minute_fails_no_request_and_is_caught_up_within_ten_seconds_of_its_return(
+    mortal: LocalBroker, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    servers = mortal.bootstrap_servers
+    create_topic(servers, "cards", 2)
+    write(servers, 0, 10)
+    published(tmp_path, 1, {HERE: 4, OTHER: 4})
+    with serving(tmp_path, "cards", kafka__bootstrap_servers=f'["{servers}"]') as server:
+        server.answers_with(1)
+        server.wait_for(lambda: holds(server, 11))
+        ended, answers = threading.Event(), list[tuple[float, int, float, float]]()
+
+        def ask() -> None:
+            with httpx.Client(base_url=server.url, timeout=30) as client:
+                while not ended.is_set():
+                    began = time.monotonic()
+                    answer = client.post("/v1/models/cards:predict", json={"records": [RECORD]})
+                    age = float(answer.headers.get("millrace-memory-age", "nan"))
+                    answers.append((began, answer.status_code, age, time.monotonic() - began))
+                    time.sleep(0.01)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            time.sleep(2)
+            mortal.kill()
+            away = time.monotonic()
+            time.sleep(60)
+            returning = time.monotonic()
+            mortal.start()
+            back = time.monotonic()
+            write(servers, 11, 13)
+            wait_for(lambda: holds(server, 14), timeout=60)
+            caught_up_s = time.monotonic() - back
+        finally:
+            ended.set()
+            asking.join()
+        assert amounts(server) == [11.0, 12.0, 9.0]
+    assert len(answers) > 1000
+    assert {status for _, status, _, _ in answers} == {200}
+    # Each answer says by how much it may lack what was written since Kafka went away.
+    assert all(age > began - away - 3 for began, _, age, _ in answers if away + 3 < began < returning - 1)
+    assert max(age for began, _, age, _ in answers if began < returning) > 55
+    assert max(took for *_, took in answers) < 5
+    assert caught_up_s < 10, caught_up_s

@@ -63,6 +63,16 @@ SERVING = (
         "With serve.memory: offsets that Kafka no longer had when they were to be read. Bad: it grows; sequences lack "
         "these records.",
     ),
+    counter(
+        "serve_log_written", "With serve.log: predictions that are in its topic. Bad: it stands still while rows grow."
+    ),
+    counter(
+        "serve_log_dropped",
+        "With serve.log: rows that are not logged, by reason: full (the queue), too_large (the record), unknown (other "
+        "features than the config's), ending (the server). Bad: it grows; GET /v1/models/NAME/served says why.",
+        "reason",
+    ),
+    gauge("serve_log_waiting", "With serve.log: requests and rows that wait to be written. Bad: it grows."),
     gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
     counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: no value by itself."),
     gauge("serve_process_cpu_seconds", "Deprecated: the same, as a gauge; take the counter, which ends in `_total`."),

@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from millrace.app.settings.sections.api import Listen, host_and_port
+from millrace.app.settings.sections.kafka import Topic
 from millrace.consumers.section import ConfigPath, Count, Section, SettingError, from_folder, not_empty
-from millrace.consumers.units import Duration, Size
+from millrace.consumers.units import Duration, Share, Size
 
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?", re.ASCII)
 LATEST = "latest"
@@ -90,6 +91,23 @@ class ServeMemorySettings(Section):
         return self.how is not None
 
 
+class ServeLogSettings(Section):
+    """Predictions as records of a topic."""
+
+    topic: Topic | None = Field(
+        None,
+        description="A share of the predictions becomes records of this topic, which has to exist: with the key, the "
+        "version, its positions, the prediction and the time. Null: nothing is logged.",
+        examples=["cards-served"],
+    )
+    share: Share = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="The share of the rows that is logged, chosen by their features.",
+    )
+
+
 class ServeSettings(Section):
     """The server that answers requests with exports of the model: `millrace serve`."""
 
@@ -145,6 +163,7 @@ class ServeSettings(Section):
     memory: Annotated[
         ServeMemorySettings, BeforeValidator(_memory, json_schema_input_type=ServeMemorySettings | Literal["follow"])
     ] = Field(ServeMemorySettings(), description="What the server itself knows of each key, for a model with windows.")
+    log: ServeLogSettings = Field(ServeLogSettings(), description="Predictions as records of a topic.")
     max_body: Size = Field(4 << 20, ge=1024, le=1 << 30, description="The largest body of a request.")
     timeout: Duration = Field(
         30.0, ge=0.1, description="How long a request may wait for the model; then it gets 504, as in TF Serving."

@@ -49,6 +49,8 @@ class PredictRequest:
     tensors: Mapping[str, Array]
     rows: int | None
     """How many there are; None if the columns do not agree, so that nothing may be joined to them."""
+    features: Mapping[str, Array] | None = None
+    """The features of the records of which the server has made sequences; None where the tensors are the features."""
 
 
 def read_request(
@@ -98,8 +100,14 @@ def _with_memory(
             f"the server makes sequences itself (serve.memory): send the newest record of each key under '{ROWS}' or "
             f"'{RECORDS}', and neither '{COLUMNS}' nor '{_SIGNATURE}'"
         )
-    tensors = records.read(body, document, form)
-    return PredictRequest(signature=signature, by_row=True, tensors=tensors, rows=len(document[form]))
+    decoded = records.read(body, document, form)
+    return PredictRequest(
+        signature=signature,
+        by_row=True,
+        tensors=records.tensors(decoded),
+        rows=len(document[form]),
+        features=decoded.features,
+    )
 
 
 def write_answer(request: PredictRequest, answers: Mapping[str, Array]) -> bytes:

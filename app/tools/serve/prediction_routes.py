@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -17,8 +18,9 @@ from starlette.routing import Route
 
 from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, VersionState
-from millrace.app.tools.serve.json_tensors import ServingError, bad_request
+from millrace.app.tools.serve.json_tensors import DEFAULT, ServingError, bad_request
 from millrace.app.tools.serve.loaded_version import LoadedVersion
+from millrace.app.tools.serve.log.prediction_log import AnsweredRequest, PredictionLog
 from millrace.app.tools.serve.memory.topic_memory import TopicMemory
 from millrace.app.tools.serve.predict_requests import MARKS, read_request, write_answer
 
@@ -48,10 +50,17 @@ class PredictionRoutes:
     """The routes of one model."""
 
     def __init__(
-        self, name: str, follower: ExportFollower, batcher: Batcher, timeout_s: float, memory: TopicMemory | None = None
+        self,
+        name: str,
+        follower: ExportFollower,
+        batcher: Batcher,
+        timeout_s: float,
+        *,
+        memory: TopicMemory | None = None,
+        log: PredictionLog | None = None,
     ) -> None:
         self._name, self._follower, self._batcher, self._timeout_s = name, follower, batcher, timeout_s
-        self._memory = memory
+        self._memory, self._log = memory, log
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="json")
 
     def routes(self) -> list[Route]:
@@ -73,8 +82,10 @@ class PredictionRoutes:
         while not version.enter():  # it was replaced and closed between these two lines
             version = self._asked_for(request)
         headers = {VERSION_HEADER: str(version.number)}
-        if self._memory is not None:
-            headers[AGE_HEADER] = f"{self._memory.age_s():.3f}"
+        known_to = _known_to(version, self._memory) if self._log is not None else {}
+        age_s = None if self._memory is None else self._memory.age_s()
+        if age_s is not None:
+            headers[AGE_HEADER] = f"{age_s:.3f}"
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await request.body()
@@ -85,6 +96,16 @@ class PredictionRoutes:
                 answers = await self._batcher.ask(version, asked)
                 large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
                 answer = await self._run(partial(write_answer, asked, answers), large=large)
+                if self._log is not None and asked.signature.name == DEFAULT:
+                    answered = AnsweredRequest(
+                        version=version.number,
+                        request=asked,
+                        answers=answers,
+                        positions=known_to,
+                        age_s=age_s,
+                        at=time.time(),
+                    )
+                    self._log.offer(answered)
                 return Response(answer, 200, headers, "application/json")
         except TimeoutError:
             text = f"the model did not answer within {self._timeout_s:g} s (serve.timeout)"
@@ -136,6 +157,8 @@ class PredictionRoutes:
         }
         if self._memory is not None:
             body["memory"] = asdict(self._memory.board())
+        if self._log is not None:
+            body["log"] = asdict(self._log.board())
         if version is not None and version.about:
             body["export"] = {name: version.about[name] for name in _KNOWN if name in version.about}
         return _indented(body)
@@ -172,6 +195,17 @@ class PredictionRoutes:
         if not text.isdecimal() or len(text) > 18:
             raise bad_request(f"Malformed request: {request.method} {request.url.path[:200]}")
         return int(text)
+
+
+def _known_to(version: LoadedVersion, memory: TopicMemory | None) -> dict[str, int]:
+    """Return up to where the topics are known to what answers now."""
+    if memory is not None:
+        return {str(partition): offset for partition, offset in memory.keys.positions().items()}
+    return {
+        f"{topic}:{number}": offset
+        for topic, offsets in version.about.get("positions", {}).items()
+        for number, offset in offsets.items()
+    }
 
 
 def error_response(error: ServingError) -> Response:

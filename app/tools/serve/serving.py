@@ -1,9 +1,9 @@
 """The server of predictions: its parts put together, on two listeners, until a signal.
 
 Owns the main thread's loop, on which HTTP is answered; beside it run `follower` (versions), `model` (calls), `json`
-(large bodies), `memory` with `serve.memory` (the topic), `probes` if `serve.probes` is set, and `signals`, which waits
-for the end. A stop: /readyz fails and answers close their connections for `serve.drain`; then nothing more is accepted,
-and requests in progress are answered.
+(large bodies), `memory` with `serve.memory` (the topic), `served-log` with `serve.log` (predictions), `probes` if
+`serve.probes` is set, and `signals`, which waits for the end. A stop: /readyz fails and answers close their connections
+for `serve.drain`; then nothing more is accepted, and requests in progress are answered.
 """
 
 import json
@@ -38,6 +38,7 @@ from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, Wanted
 from millrace.app.tools.serve.json_tensors import ServingError, bad_request
+from millrace.app.tools.serve.log.prediction_log import PredictionLog
 from millrace.app.tools.serve.memory.sequence_inputs import SequenceReaders
 from millrace.app.tools.serve.memory.topic_memory import TopicMemory
 from millrace.app.tools.serve.prediction_routes import PredictionRoutes, error_response
@@ -87,13 +88,17 @@ class PredictionServer:
         # What answers.
         self.meter = ServingMeter()
         self._batcher = Batcher(serve.batch, self.meter)
-        self._routes = PredictionRoutes(name, self.follower, self._batcher, serve.timeout, self._memory)
+        self._log = None if serve.log.topic is None else PredictionLog(settings)
+        self._routes = PredictionRoutes(
+            name, self.follower, self._batcher, serve.timeout, memory=self._memory, log=self._log
+        )
         self._collector = ServingCollector(
             name,
             lambda: self.follower.board,
             self.meter,
             lambda: not self._reasons_not_ready(),
             None if self._memory is None else self._memory.board,
+            None if self._log is None else self._log.board,
         )
         probes = [Route("/livez", self._livez), Route("/readyz", self._readyz)]
         manner = Manner(
@@ -123,6 +128,8 @@ class PredictionServer:
     def serve(self) -> None:
         """Answer until `stop`."""
         self.follower.start()
+        if self._log is not None:
+            self._log.start()
         log.info("answering on %s/v1/models/%s", self._listener.url, self._settings.name)
         probing = None
         if self._probes is not None:
@@ -137,6 +144,8 @@ class PredictionServer:
                 self._memory.end(_JOIN_S)
             self._batcher.close()
             self._routes.close()
+            if self._log is not None:
+                self._log.end()
             if self._probes is not None and probing is not None:
                 self._probes.stop()
                 probing.join(_JOIN_S)

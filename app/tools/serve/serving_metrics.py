@@ -22,6 +22,7 @@ from starlette.responses import Response
 from millrace.app.monitoring.all_figures import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
+from millrace.app.tools.serve.log.prediction_log import LogBoard
 from millrace.app.tools.serve.memory.topic_memory import MemoryBoard
 from millrace.consumers.metric import MODEL
 
@@ -87,8 +88,10 @@ class ServingCollector(Collector):
         meter: ServingMeter,
         ready: Callable[[], bool],
         memory: Callable[[], MemoryBoard] | None = None,
+        log: Callable[[], LogBoard] | None = None,
     ) -> None:
         self._name, self._board, self._meter, self._ready, self._memory = name, board, meter, ready, memory
+        self._log = log
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -136,6 +139,11 @@ class ServingCollector(Collector):
             yield Reading("serve_memory_keys", known.keys)
             yield Reading("serve_memory_bytes", known.bytes)
             yield Reading("serve_memory_lost_total", known.lost)
+        if self._log is not None:
+            logged = self._log()
+            yield Reading("serve_log_written_total", logged.written)
+            yield from (Reading("serve_log_dropped_total", rows, (why,)) for why, rows in logged.dropped.items())
+            yield Reading("serve_log_waiting", logged.waiting)
         used = resource.getrusage(resource.RUSAGE_SELF)
         yield Reading("serve_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
         yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)

@@ -47,12 +47,12 @@ class SequenceInputs:
         self.waits = schemas is not None
         """Whether a request may wait for a schema."""
 
-    def read(self, body: bytes, document: Mapping[str, Any], name: str) -> dict[str, Array]:
-        """Return the tensors of the records, or of the features, of a request. Raises ServingError."""
+    def read(self, body: bytes, document: Mapping[str, Any], name: str) -> Decoded:
+        """Return the records, or the features, of a request. Raises ServingError."""
         reader = self._records if name == RECORDS else self._features
         if isinstance(reader, str):
             raise bad_request(f"no '{name}' are taken: {reader}")
-        return self.tensors(reader.decoded(body, document))
+        return reader.decoded(body, document)
 
     def tensors(self, decoded: Decoded) -> dict[str, Array]:
         """Return the tensors of decoded records, each the newest of its key."""

@@ -202,7 +202,7 @@ def test_metrics_are_those_of_the_catalogue_and_count_what_was_asked(clicks: Ser
 
     clicks.predict({"instances": [ROW]})
     families = {each.name: each for each in text_string_to_metric_families(clicks.http.get("/metrics").text)}
-    of_memory = {one.name for one in SERVING if one.short.startswith("serve_memory_")}
+    of_memory = {one.name for one in SERVING if one.short.startswith(("serve_memory_", "serve_log_"))}
     assert set(families) == {one.name.removesuffix("_total") for one in SERVING if one.name not in of_memory}
     answered = [s for s in families["millrace_serve_requests"].samples if s.labels["outcome"] == "answered"]
     assert answered[0].value >= 1

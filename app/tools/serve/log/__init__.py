@@ -1,0 +1,1 @@
+"""With `serve.log`: a share of the predictions as records of a topic."""

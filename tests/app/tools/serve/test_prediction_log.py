@@ -1,0 +1,51 @@
+"""`serve.log` without a Kafka: answers never wait for it, and what is not logged is counted by its reason."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from millrace.app.monitoring.metrics.serving_catalogue import SERVING
+from millrace.app.tools.serve.log.prediction_log import DROPPED
+from tests.app.tools.serve.exports_rig import publish
+from tests.app.tools.serve.memory_rig import HERE, RECORD, published, row
+from tests.app.tools.serve.server_rig import serving
+
+pytestmark = pytest.mark.tensorflow
+LOGGED = {"serve__log__topic": "cards-served", "serve__log__share": "100%"}
+
+
+def test_requests_are_answered_while_nothing_can_be_logged_and_what_has_no_room_is_counted(tmp_path: Path) -> None:
+    published(tmp_path, 1, {HERE: 10})
+    with serving(tmp_path, "cards", **LOGGED) as server:
+        server.answers_with(1)
+        for _ in range(90):
+            assert row(server.predict({"records": [RECORD] * 250}))["known"] == 3
+        server.wait_for(lambda: server.get("/served")["log"]["problem"] is not None)
+        board = server.get("/served")["log"]
+        assert (board["topic"], board["share"], board["written"]) == ("cards-served", 1.0, 0)
+        assert board["dropped"].keys() == {*DROPPED}
+        assert board["dropped"]["full"] >= 250
+        assert board["waiting"] > 0
+        metrics = server.http.get("/metrics").text
+        told = {line.partition("{")[0] for line in metrics.splitlines() if line.startswith("millrace_serve_log_")}
+        assert told == {one.name for one in SERVING if one.short.startswith("serve_log_")}
+        log = server.server._log
+        assert log is not None
+    assert sum(log.board().dropped.values()) == 90 * 250, "what was not written when the server ended is counted, too"
+
+
+def test_features_of_another_config_are_not_logged_and_said_so(tmp_path: Path) -> None:
+    class Twice(tf.Module):  # type: ignore[misc] # to mypy TensorFlow's classes are Any
+        @tf.function(  # type: ignore[untyped-decorator] # as above
+            input_signature=[{"elsewhere": tf.TensorSpec([None], tf.float32, "elsewhere")}]
+        )
+        def answer(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {"y": raw["elsewhere"] * np.float32(2)}
+
+    publish(tmp_path / "exports" / "clicks", 1, Twice(), {"elsewhere": {"dtype": "float32", "shape": []}})
+    with serving(tmp_path, "clicks", **LOGGED) as server:
+        server.answers_with(1)
+        assert server.predict({"instances": [{"elsewhere": 2.0}]}).json() == {"predictions": [4.0]}
+        server.wait_for(lambda: server.get("/served")["log"]["dropped"]["unknown"] == 1)
