@@ -34,7 +34,8 @@ from millrace.app.monitoring.status_log import StatusLog
 from millrace.app.version import version
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.checkpoints.folder import Folder
-from millrace.training.trainer.inputs.input_watch import Inputs, InputsView
+from millrace.training.trainer.inputs.input_watch import Inputs
+from millrace.training.trainer.inputs.inputs_view import InputsView
 
 if TYPE_CHECKING:
     from millrace.app.service.service import Service

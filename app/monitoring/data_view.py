@@ -10,7 +10,8 @@ import numpy as np
 
 from millrace.app.monitoring.shapes import Answer, Moment, Shape, event_moment
 from millrace.consumers.metric import Float32
-from millrace.training.trainer.inputs.input_watch import Changed, InputsView
+from millrace.training.trainer.inputs.changes import Changed
+from millrace.training.trainer.inputs.inputs_view import InputsView
 from millrace.training.trainer.inputs.portraits import QUANTILES, Portrait
 
 _BINS = 20

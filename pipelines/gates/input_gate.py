@@ -1,15 +1,11 @@
-"""The gate of inputs: it holds nothing back, and keeps for the trainer a sample of the records that pass.
+"""The gate of inputs: it keeps for the trainer a sample of the records that pass.
 
 What a record says is seen here whole, before `preprocess`, windows and classes change it. A record is sampled by a hash
-of its partition and offset, so that the sample is the same in whatever chunks the records come. It is kept from the
-decoded chunk until its block has been learnt; this takes an eighth of what the decoded rows take, at most.
-
-Chunks come on the generator's thread; `take` is called on the trainer's.
+of its partition and offset, so that the sample is the same in whatever chunks the records come. It takes an eighth of
+what the decoded rows take, at most.
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.consumers.records import Int64s, Partition
-from millrace.pipelines.gates.gate import LearningHold
+from millrace.pipelines.gates.watching_gate import WatchingGate
 from millrace.pipelines.schema import PRESENT, Column, Field, Schema
 from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused
 from millrace.pipelines.stream.offset_mix import mix, salt_of
-from millrace.pipelines.stream.slices import SkipRange
 
 SHARE = 8
 """One of so many records is sampled."""
@@ -148,76 +143,50 @@ class InputSample:
     texts: Texts
     """[row, column] of those that are texts: bytes."""
 
-    def rows(self, which: Any) -> "InputSample":
-        """Return some of the rows."""
-        return InputSample(
-            self.offsets[which], self.hashes[which], self.times[which], self.numbers[which], self.texts[which]
-        )
 
-
-class SeenInputs(NamedTuple):
-    """What has passed of one partition."""
+class Sampled(NamedTuple):
+    """What is kept of a chunk."""
 
     sample: InputSample
     refused: Sequence[Refused]
     """The records that could not be decoded."""
 
 
-class InputGate:
+class SeenInputs(NamedTuple):
+    """What has passed of one partition, from an offset to before another."""
+
+    kept: Sampled
+    rows: slice
+    """The places in the sample."""
+    start: int
+    end: int
+
+    def refused(self) -> Sequence[Refused]:
+        """Return the records that could not be decoded."""
+        return [one for one in self.kept.refused if self.start <= one.offset < self.end]
+
+
+class InputGate(WatchingGate[Sampled, SeenInputs]):
     """Keeps a sample of the records that pass."""
 
     def __init__(self, schema: Schema) -> None:
+        super().__init__()
         watched = _watched(schema)
         self._numbers = [one for one in watched if not one.columns[0].text]
         self._texts = [one for one in watched if one.columns[0].text]
         self.numbers = [column for one in self._numbers for column in one.columns]
         self.texts = [column for one in self._texts for column in one.columns]
         self.dtype = number_dtype(schema)
-        self._lock = threading.Lock()
-        self._kept: dict[Partition, deque[SeenInputs]] = {}
-        self._reached: dict[Partition, int] = {}
         self._salts: dict[Partition, np.int64] = {}
 
-    def begin(self, positions: Mapping[Partition, int], skips: Sequence[SkipRange] = ()) -> None:
-        """Forget the records of the stream before."""
-        del positions, skips
-        with self._lock:
-            self._kept, self._reached = {}, {}
-
-    def admits(self, decoded: Decoded) -> bool:
+    def keep(self, decoded: Decoded) -> tuple[Int64s, Sampled]:
         """Keep a sample of a chunk."""
-        # A chunk that another gate holds back is asked about again.
-        if self._reached.get(decoded.partition, -1) < decoded.end:
-            seen = SeenInputs(self._sampled(decoded), decoded.refused)
-            with self._lock:
-                self._reached[decoded.partition] = decoded.end
-                self._kept.setdefault(decoded.partition, deque()).append(seen)
-        return True
+        sample = self._sampled(decoded)
+        return sample.offsets, Sampled(sample, decoded.refused)
 
-    def held(self) -> LearningHold | None:
-        """Return None: it holds nothing."""
-        return None
-
-    def let_pass(self, ends: Mapping[Partition, int]) -> bool:
-        """Return that it did hold nothing."""
-        del ends
-        return False
-
-    def take(self, partition: Partition, end: int) -> Sequence[SeenInputs]:
-        """Return what has passed of a partition before an offset, and forget it."""
-        taken = list[SeenInputs]()
-        with self._lock:
-            kept = self._kept.get(partition, deque())
-            while kept:
-                sample, refused = kept.popleft()
-                row = int(sample.offsets.searchsorted(end))
-                bad = next((at for at, one in enumerate(refused) if one.offset >= end), len(refused))
-                whole = row == len(sample.offsets) and bad == len(refused)
-                taken.append(SeenInputs(sample if whole else sample.rows(slice(row)), refused[:bad]))
-                if not whole:
-                    kept.appendleft(SeenInputs(sample.rows(slice(row, None)), refused[bad:]))
-                    break
-        return taken
+    def piece_of(self, kept: Sampled, rows: slice, start: int, end: int) -> SeenInputs:
+        """Return a part of a chunk."""
+        return SeenInputs(kept, rows, start, end)
 
     def _sampled(self, decoded: Decoded) -> InputSample:
         salt = self._salts.get(decoded.partition)

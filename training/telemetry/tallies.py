@@ -9,7 +9,7 @@ apart as well; an area under the ROC curve is that of the answers rounded to the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Floats, Labels
-from millrace.training.telemetry.watcher import Call, target_of
+from millrace.training.telemetry.watcher import Call, numbers_in, untyped_target_of
 
 ODDS_BINS = 512
 _ODDS = 8.0
@@ -32,47 +32,77 @@ RECORDS, RIGHT, LOSS, SQUARED_LOSS, PROBABILITY = "records", "right", "loss", "s
 BINNED, CONFUSION = "binned", "confusion"
 ERROR, ABSOLUTE, SQUARED = "error", "absolute_error", "squared_error"
 RESIDUALS, ANSWERS, LABELS = "residuals", "answers", "labels"
+TRUTH = (RECORDS, RESIDUALS, ANSWERS, LABELS, CONFUSION, BINNED, PROBABILITY)
+"""The names of `truth_columns`, of all kinds of labels."""
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float32]
 
 
 class Answered(NamedTuple):
-    """Learnt rows of a call, with the answers that were scored."""
+    """Learnt rows, with the answers that were scored."""
 
     labels: npt.NDArray[Any]
     """A row and a column for each, or the number of a class for each row."""
     answers: Values
     """Probabilities, if the labels are 0 or 1 or classes; numbers otherwise."""
-    partitions: Whole = np.zeros(0, np.int64)
-    offsets: Whole = np.zeros(0, np.int64)
+    partitions: Whole
+    offsets: Whole
 
 
-def answered(call: Call, plan: BaselinePlan, *, placed: bool = False) -> Iterator[Answered]:
-    """Yield the learnt rows whose labels are of the plan's kind, piece by piece; without those that give no number.
+class ScoredRows(NamedTuple):
+    """Rows of a call with the answers to them, as tensors and arrays of the call."""
 
-    `placed` says whether it matters which records they are.
+    labels: Any
+    """The tensor; that of the only feature, where there is no label."""
+    outputs: Values
+    learnt: Bits
+    partitions: Any
+    offsets: Any
+
+
+def scored_in(call: Call) -> list[ScoredRows]:
+    """Return the rows of a call with their answers, piece by piece. They hold none of its other features."""
+    return [
+        ScoredRows(untyped_target_of(rows), outputs, learnt, rows.partitions, rows.offsets)
+        for (rows, learnt), outputs in zip(call.rows, call.outputs, strict=False)
+    ]
+
+
+def answered(pieces: Sequence[ScoredRows], plan: BaselinePlan) -> Answered | None:
+    """Return the learnt rows of some pieces of the same model, without those that give no number; None for none.
+
+    Pieces whose labels are not of the plan's kind have none.
     """
-    if plan.labels is Labels.NONE:
-        return
-    for (rows, learnt), outputs in zip(call.rows, call.outputs, strict=False):
-        target, columns = target_of(rows), outputs.shape[-1]
-        if target is None or not columns:
+    columns: list[list[npt.NDArray[Any]]] = []
+    for piece in pieces:
+        target, width = numbers_in(piece.labels), piece.outputs.shape[-1]
+        if target is None or not width or plan.labels is Labels.NONE:
             continue
-        which = slice(None) if learnt.all() else learnt.ravel()
-        answers, labels = (column.reshape(learnt.size, -1)[which] for column in (outputs, target.numpy()))
-        if labels.shape[1] != (1 if plan.labels is Labels.CLASSES else columns):
-            continue
-        good = np.isfinite(answers).all(axis=1) if columns > 1 else np.isfinite(answers[:, 0])
-        if plan.labels in {Labels.CLASSES, Labels.ONE_HOT}:
-            labels = labels[:, 0].astype(np.int64) if plan.labels is Labels.CLASSES else labels.argmax(axis=1)
-            good &= (labels >= 0) & (labels < columns)
-        else:
-            good &= np.isfinite(labels).all(axis=1)
-        keep = slice(None) if good.all() else good
-        places = (rows.partitions, rows.offsets) if placed else ()
-        found = Answered(labels[keep], answers[keep], *(column.numpy().ravel()[which][keep] for column in places))
-        yield found._replace(answers=_probabilities(found.answers, plan)) if plan.logits else found
+        of_piece = [target, piece.outputs, piece.partitions.numpy(), piece.offsets.numpy()]
+        of_piece = [column.reshape(piece.learnt.size, -1) for column in of_piece]
+        if not piece.learnt.all():
+            of_piece = [column[piece.learnt.ravel()] for column in of_piece]
+        if of_piece[0].shape[1] == (1 if plan.labels is Labels.CLASSES else width):
+            columns.append(of_piece)
+    if not columns:
+        return None
+    labels, answers, partitions, offsets = (
+        columns[0] if len(columns) == 1 else map(np.concatenate, zip(*columns, strict=True))
+    )
+    width = answers.shape[1]
+    good = np.isfinite(answers).all(axis=1) if width > 1 else np.isfinite(answers[:, 0])
+    if plan.labels in {Labels.CLASSES, Labels.ONE_HOT}:
+        labels = labels[:, 0].astype(np.int64) if plan.labels is Labels.CLASSES else labels.argmax(axis=1)
+        good &= (labels >= 0) & (labels < width)
+    else:
+        good &= np.isfinite(labels).all(axis=1) if width > 1 else np.isfinite(labels[:, 0])
+    keep = slice(None) if good.all() else good
+    labels, answers = labels[keep], answers[keep]
+    if not len(labels):
+        return None
+    answers = _probabilities(answers, plan) if plan.logits else answers
+    return Answered(labels, answers, partitions[keep, 0], offsets[keep, 0])
 
 
 def _probabilities(logits: Values, plan: BaselinePlan) -> Values:
@@ -112,49 +142,57 @@ def tallies(columns: Sequence[Column], groups: Whole, count: int) -> list[Tallie
     return found
 
 
-def columns_of(rows: Answered, kind: Labels, *, in_full: bool) -> list[Column]:
-    """Return what is counted of answers, a row after another; `in_full` counts also what a calibration is made of."""
+def score_columns(rows: Answered, kind: Labels) -> list[Column]:
+    """Return what scores are made of, a row after another."""
+    if kind is Labels.NUMBERS:
+        errors = rows.answers.ravel().astype(np.float64) - rows.labels.ravel()
+        sums = {ERROR: errors, ABSOLUTE: np.abs(errors), SQUARED: errors * errors}
+        return [Column(RECORDS), *(Column(name, values=each) for name, each in sums.items())]
+    if kind is Labels.BINARY:
+        p, right = _unsure(rows.answers.ravel()), rows.labels.ravel() > 0.5
+        losses, found = -np.log(np.where(right, p, 1 - p)), [_binned(right, _odds_bins(p))]
+    else:
+        at, right = np.arange(len(rows.labels)), rows.answers.argmax(axis=1) == rows.labels
+        losses = -np.log(np.clip(rows.answers[at, rows.labels], SURE, 1.0))
+        found = [Column(RECORDS), Column(RIGHT, values=right)]
+    return [*found, Column(LOSS, values=_exact(losses)), Column(SQUARED_LOSS, values=_exact(losses * losses))]
+
+
+def truth_columns(rows: Answered, kind: Labels) -> list[Column]:
+    """Return what a calibration is made of, a row after another."""
     if kind is Labels.NUMBERS:
         answers, labels = rows.answers.ravel().astype(np.float64), rows.labels.ravel().astype(np.float64)
-        errors = answers - labels
-        sums = [Column(ABSOLUTE, values=np.abs(errors)), Column(SQUARED, values=errors * errors)]
-        counted = {RESIDUALS: errors, ANSWERS: answers, LABELS: labels} if in_full else {}
-        binned = [Column(name, NUMBER_BINS, _number_bins(each)) for name, each in counted.items()]
-        return [Column(RECORDS), Column(ERROR, values=errors), *sums, *binned]
+        counted = {RESIDUALS: answers - labels, ANSWERS: answers, LABELS: labels}
+        return [Column(RECORDS), *(Column(name, NUMBER_BINS, _number_bins(each)) for name, each in counted.items())]
+    found = []
     if kind is Labels.BINARY:
         p, right = rows.answers.ravel(), rows.labels.ravel() > 0.5
-        bins, losses = _odds_bins(p, right)
-        found = [Column(BINNED, 2 * ODDS_BINS, right * ODDS_BINS + bins)]
     else:
-        at, answer, classes = np.arange(len(rows.labels)), rows.answers.argmax(axis=1), rows.answers.shape[1]
-        p, right = rows.answers[at, answer], answer == rows.labels
-        losses = -np.log(np.clip(rows.answers[at, rows.labels], SURE, 1.0))
-        bins, found = np.zeros(0, np.int64), [Column(RECORDS), Column(RIGHT, values=right)]
-        if in_full:
-            bins, _ = _odds_bins(p, right)
-            found += [
-                Column(BINNED, 2 * ODDS_BINS, right * ODDS_BINS + bins),
-                Column(CONFUSION, classes * classes, rows.labels * classes + answer),
-            ]
-    found += [Column(LOSS, values=_exact(losses)), Column(SQUARED_LOSS, values=_exact(losses * losses))]
-    exact = _exact(p)
-    return [*found, Column(PROBABILITY, ODDS_BINS, bins, exact) if in_full else Column(PROBABILITY, values=exact)]
+        answer, classes = rows.answers.argmax(axis=1), rows.answers.shape[1]
+        p, right = rows.answers[np.arange(len(rows.labels)), answer], answer == rows.labels
+        found = [Column(CONFUSION, classes * classes, rows.labels * classes + answer)]
+    bins = _odds_bins(_unsure(p))
+    return [*found, _binned(right, bins), Column(PROBABILITY, ODDS_BINS, bins, _exact(p))]
 
 
-def _exact(values: npt.NDArray[Any]) -> Floats:
+def _unsure(p: Values) -> Values:
+    return np.clip(p, SURE, 1 - SURE)
+
+
+def _binned(right: Bits, bins: Whole) -> Column:
+    return Column(BINNED, 2 * ODDS_BINS, np.where(right, bins + ODDS_BINS, bins))
+
+
+def _exact(values: Values) -> Values:
     """Return numbers in steps of 2^-22, whose sums are the same however they are cut, up to some thousand millions."""
-    return np.asarray(np.rint(values.astype(np.float64) * 2**22) * 2.0**-22)
+    return np.asarray(np.rint(values * np.float32(2**22)) * np.float32(2.0**-22))
 
 
-def _odds_bins(p: Values, right: Bits) -> tuple[Whole, Values]:
-    """Return the bin of each probability, and the log loss of an event that came or not."""
-    p = np.clip(p, SURE, 1 - SURE)
-    for_it, against = np.log(p), np.log(1 - p)
-    bins = np.ceil((for_it - against + _ODDS) * (ODDS_BINS / 2 / _ODDS)).astype(np.int64) - 1
-    # Rounding must not change what is answered.
-    half = ODDS_BINS // 2
-    bins = np.where(p > 0.5, np.clip(bins, half, ODDS_BINS - 1), np.clip(bins, 0, half - 1))
-    return bins, -np.where(right, for_it, against)
+def _odds_bins(p: Values) -> Whole:
+    """Return the bin of each probability, of which none is 0 or 1; those above a half are in the upper half."""
+    # Scaled before anything is added: rounding must not change what is answered.
+    steps = np.ceil(np.log(p / (1 - p)) * (ODDS_BINS / 2 / _ODDS))
+    return np.asarray(np.clip(steps + (ODDS_BINS // 2 - 1), 0, ODDS_BINS - 1), np.int64)
 
 
 def _number_bins(values: Floats) -> Whole:

@@ -68,10 +68,22 @@ class Watcher(Part, ABC):
 
 def target_of(rows: Rows) -> Any | None:
     """Return what the model is to predict, as one tensor; without a label that is its only feature."""
+    target = untyped_target_of(rows)
+    return None if target is None or not _is_number(target.dtype) else target
+
+
+def untyped_target_of(rows: Rows) -> Any | None:
+    """Return the same, also if it is no number."""
     target = rows.labels
-    if isinstance(target, Mapping) and not target and len(rows.features) == 1:
+    if not hasattr(target, "numpy") and isinstance(target, Mapping) and not target and len(rows.features) == 1:
         target = next(iter(rows.features.values()))
-    if not hasattr(target, "numpy"):
-        return None
-    dtype = target.dtype
-    return target if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
+    return target if hasattr(target, "numpy") else None
+
+
+def numbers_in(target: Any | None) -> npt.NDArray[Any] | None:
+    """Return the numbers of such a tensor; None if it is none, or holds texts."""
+    return None if target is None or not _is_number(target.dtype) else np.asarray(target.numpy())
+
+
+def _is_number(dtype: Any) -> bool:
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)

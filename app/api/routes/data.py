@@ -25,7 +25,7 @@ from millrace.app.monitoring.data_view import (
 )
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.shapes import Stamp, event_moment, stamp
-from millrace.training.trainer.inputs.input_watch import InputsView
+from millrace.training.trainer.inputs.inputs_view import InputsView
 
 FieldName = Annotated[str, Path(max_length=300, description="The field, as `/data` names it.")]
 

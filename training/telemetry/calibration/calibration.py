@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from millrace.consumers.records import Partition
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures
@@ -22,16 +23,24 @@ from millrace.training.telemetry.tallies import (
     PROBABILITY,
     RECORDS,
     RESIDUALS,
+    TRUTH,
+    ScoredRows,
     Tallies,
     WindowedTallies,
     answered,
-    columns_of,
     number_of_bin,
+    scored_in,
     tallies,
+    truth_columns,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
 
 NAME = "calibration"
+_AT_ONCE = 1 << 16
+"""Answers that wait until they are counted: right after a step of the model this takes four times as long, as the code
+for it has to come into the processor's cache again."""
+_TOGETHER = 1 << 13
+"""Answers that are counted by one call of NumPy's functions: arrays of more would be mapped into memory each time."""
 _BINS = 10
 MOST_CLASSES = 20
 _OTHER = "other"
@@ -46,19 +55,43 @@ class Calibration(Watcher):
     def __init__(self, plan: BaselinePlan, window_s: float, clock: Callable[[], float]) -> None:
         self._plan, self._tallies = plan, WindowedTallies(window_s, clock)
         self._worst = WorstRecords(plan.labels, window_s, clock)
+        self._waiting: list[ScoredRows] = []
+        """What is not counted yet."""
+        self._answers = 0
+        self._partitions: dict[int, Partition] = {}
+        """Those of what waits, by their places."""
 
     def called(self, call: Call) -> None:
-        """Count what a call has scored."""
-        partitions = {span.index: span.partition for span in call.facts.spans}
-        for rows in answered(call, self._plan, placed=True):
-            columns = columns_of(rows, self._plan.labels, in_full=True)
-            # Where a label has several columns, each of them is an answer.
-            [found] = tallies(columns, np.zeros(rows.labels.size, np.int64), 1)
-            self._tallies.add({NAME: found})
-            self._worst.add(rows, partitions)
+        """Take in what a call has scored."""
+        for span in call.facts.spans:
+            if self._partitions.setdefault(span.index, span.partition) != span.partition:
+                self._count()  # another partition has this place in what waits
+                self._partitions = {each.index: each.partition for each in call.facts.spans}
+                break
+        for piece in scored_in(call):
+            self._waiting.append(piece)
+            self._answers += piece.outputs.size
+        if self._answers >= _AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what waits."""
+        pieces = self._waiting
+        while pieces:
+            ends = np.cumsum([piece.outputs.size for piece in pieces])
+            some = max(1, int(ends.searchsorted(_TOGETHER, "right")))
+            rows, pieces = answered(pieces[:some], self._plan), pieces[some:]
+            if rows is not None:
+                # Where a label has several columns, each of them is an answer.
+                columns = truth_columns(rows, self._plan.labels)
+                [found] = tallies(columns, np.zeros(rows.labels.size, np.int64), 1)
+                self._tallies.add({NAME: found})
+                self._worst.add(rows, self._partitions)
+        self._waiting, self._answers, self._partitions = [], 0, {}
 
     def figures(self) -> CalibrationFigures | None:
         """Return how true the answers are; None before the first."""
+        self._count()
         window = self._tallies.window().get(NAME)
         if window is None:
             return None
@@ -67,12 +100,16 @@ class Calibration(Watcher):
 
     def snapshot(self) -> PartState:
         """Copy the tallies since checkpoint 0."""
+        self._count()
         return PartState(arrays=dict(self._tallies.arrays()), facts={"labels": str(self._plan.labels)})
 
     def restore(self, state: PartState) -> None:
         """Take the tallies back; those of labels of another kind begin anew."""
         same = state.facts.get("labels") == self._plan.labels
-        self._tallies.load(state.arrays if same else {})
+        # Older ones have sums of losses besides.
+        known = {f"{NAME}/{name}" for name in TRUTH}
+        self._tallies.load({name: one for name, one in state.arrays.items() if same and name in known})
+        self._waiting, self._answers, self._partitions = [], 0, {}
         self._worst.clear()
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.pipelines.gates.input_gate import Numbers, Texts
+from millrace.pipelines.schema import Column
+from millrace.pipelines.shaping.followed_states import packed, unpacked
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
@@ -91,6 +93,32 @@ class Digest:
         """Return that of a sample."""
         at = (columns.present[:, None] * _MIDDLES).astype(np.int64)
         return cls(np.take_along_axis(columns.values, at, axis=1), columns.present, columns.texts, columns.rows)
+
+    def arrays(self, name: str) -> dict[str, Column]:
+        """Return it as arrays of a checkpoint."""
+        values = np.array([value for counts in self.texts for value in counts], object)
+        counts = np.array([count for counts in self.texts for count in counts.values()], np.int64)
+        return {
+            f"{name}.points": self.points,
+            f"{name}.present": self.present,
+            f"{name}.rows": np.array([self.rows]),
+            f"{name}.sizes": np.array([len(counts) for counts in self.texts], np.int64),
+            f"{name}.counts": counts,
+            **packed(f"{name}.values", values),
+        }
+
+    @classmethod
+    def of_arrays(cls, name: str, arrays: Mapping[str, Any], texts: int) -> "Digest":
+        """Return the digest that `arrays` has written, with so many columns of texts."""
+        found: list[dict[bytes, int]] = [{} for _ in range(texts)]
+        if texts:
+            values, counts = unpacked(arrays, f"{name}.values", ()).tolist(), arrays[f"{name}.counts"].tolist()
+            ends = np.cumsum(arrays[f"{name}.sizes"]).tolist()
+            for at, end in enumerate(ends):
+                first = ends[at - 1] if at else 0
+                found[at] = dict(zip(values[first:end], counts[first:end], strict=True))
+        points, present = (np.array(arrays[f"{name}.{column}"]) for column in ("points", "present"))
+        return cls(points, present, found, int(arrays[f"{name}.rows"][0]))
 
 
 _MIDDLES = (np.arange(POINTS) + 0.5) / POINTS

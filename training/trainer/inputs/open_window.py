@@ -5,8 +5,9 @@ the records, and of no clock. Of more rows than `MOST_ROWS` those of the least h
 good as any, and the same however the records were cut into chunks and calls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from millrace.pipelines.shaping.followed_states import packed, unpacked
 WINDOW_MS = 4000
 MOST_ROWS = 4000
 _FEWEST_ROWS = 64
-_MOST_RECORDS = 1 << 17
+_MOST_RECORDS = 1 << 18
 """A window of so many records ends whatever their event times are."""
 _ROOM = 2
 """So many times the rows are gathered before those that are too many are dropped."""
@@ -66,8 +67,9 @@ class WindowRows:
         )
 
     @classmethod
-    def joined(cls, pieces: Sequence["WindowRows"]) -> "WindowRows":
+    def joined(cls, gate: InputGate, pieces: Sequence["WindowRows"]) -> "WindowRows":
         """Return the rows of several, sorted anew."""
+        pieces = pieces or [cls.none(gate)]
         columns = [
             np.concatenate([getattr(one, name) for one in pieces])
             for name in ("hashes", "partitions", "offsets", "times", "numbers", "texts")
@@ -110,9 +112,12 @@ class OpenWindow:
 
     def begin(self) -> None:
         """Begin the next one."""
-        self._pieces = [WindowRows.none(self._gate)]
+        self._pieces: list[WindowRows] = []
+        """`MOST_ROWS` at most."""
+        self._new: list[tuple[int, InputSample, slice]] = []
+        """What has come since, with the place of its partition: parts of samples of chunks."""
         self._rows = 0
-        self._below = np.uint64(2**64 // SHARE)
+        """Of both."""
         self.records = 0
         """Records that were decoded, or could not be."""
         self.began_ms: int | None = None
@@ -121,18 +126,18 @@ class OpenWindow:
         self._times: list[Int64s] = []
         """Of the call that is being taken in."""
 
-    def add(self, partition: Partition, sample: InputSample) -> None:
-        """Add what was sampled of the records of a call."""
-        if self._below < np.uint64(2**64 // SHARE):
-            sample = sample.rows(sample.hashes < self._below)
-        if not len(sample.offsets):
+    def add(self, partition: Partition, sample: InputSample, rows: slice) -> None:
+        """Add what was sampled of the records of a call: these rows of a chunk's sample."""
+        if rows.start == rows.stop:
             return
         if partition not in self.partitions:
             self.partitions.append(partition)
-        at = np.full(len(sample.offsets), self.partitions.index(partition), np.int32)
-        self._pieces.append(WindowRows(sample.hashes, at, sample.offsets, sample.times, sample.numbers, sample.texts))
-        self._rows += len(at)
-        self._times.append(sample.times)
+        at = self.partitions.index(partition)
+        self._times.append(sample.times[rows])
+        self._rows += rows.stop - rows.start
+        if self._new and self._new[-1][1] is sample and self._new[-1][2].stop == rows.start:
+            rows = slice(self._new.pop()[2].start, rows.stop)
+        self._new.append((at, sample, rows))
 
     def ended(self, records: int) -> bool:
         """Take the end of a call of so many records; return whether the window is over."""
@@ -144,23 +149,42 @@ class OpenWindow:
             self._times = []
             if self.began_ms is None:
                 self.began_ms = self.reached_ms
-        if self._rows > _ROOM * MOST_ROWS:
-            self._drop()
         passed = self.began_ms is not None and abs(self.reached_ms - self.began_ms) >= WINDOW_MS
         # Where almost all are set aside, there are no rows to wait for.
         enough = self._rows >= _FEWEST_ROWS or self.records >= _FEWEST_ROWS * SHARE * SHARE
+        if self._rows > _ROOM * MOST_ROWS:
+            self._drop()
         return (passed and enough) or self.records >= _MOST_RECORDS
 
     def rows(self) -> WindowRows:
         """Return its rows, the most that a window has, by ascending hash."""
+        return self.in_full()()
+
+    def least(self, count: int) -> WindowRows:
+        """Return the rows of the least hashes, ascending."""
         self._drop()
-        return self._pieces[0]
+        return WindowRows.joined(self._gate, _least(self._pieces, count))
+
+    def in_full(self) -> Callable[[], WindowRows]:
+        """Return what returns its rows as they are now, on any thread."""
+        self._drop()
+        return partial(WindowRows.joined, self._gate, self._pieces)
 
     def _drop(self) -> None:
-        joined = WindowRows.joined(self._pieces).rows(slice(MOST_ROWS))
-        if len(joined) == MOST_ROWS:
-            self._below = joined.hashes[-1]
-        self._pieces, self._rows = [joined], len(joined)
+        """Drop the rows that are too many. Those that stay are copied by chunk, as whole windows are slow to copy."""
+        new = [
+            WindowRows(
+                sample.hashes[rows],
+                np.full(rows.stop - rows.start, at, np.int32),
+                sample.offsets[rows],
+                sample.times[rows],
+                sample.numbers[rows],
+                sample.texts[rows],
+            )
+            for at, sample, rows in self._new
+        ]
+        self._pieces, self._new = _least([*self._pieces, *new], MOST_ROWS), []
+        self._rows = sum(map(len, self._pieces))
 
     def facts(self) -> dict[str, Any]:
         """Return all but the rows as JSON values."""
@@ -174,5 +198,11 @@ class OpenWindow:
         self.records, self.began_ms = int(facts["records"]), facts["began_ms"]
         self.reached_ms = int(facts["reached_ms"])
         self._pieces, self._rows = [rows], len(rows)
-        if len(rows) == MOST_ROWS:
-            self._below = rows.hashes[-1]
+
+
+def _least(pieces: Sequence[WindowRows], count: int) -> list[WindowRows]:
+    """Return the rows of the least hashes."""
+    if sum(map(len, pieces)) <= count:
+        return [*pieces]
+    below = np.partition(np.concatenate([one.hashes for one in pieces]), count)[count]
+    return [kept for one in pieces if len(kept := one.rows(np.flatnonzero(one.hashes < below)))]

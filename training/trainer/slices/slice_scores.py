@@ -32,7 +32,8 @@ from millrace.training.telemetry.tallies import (
     Whole,
     WindowedTallies,
     answered,
-    columns_of,
+    score_columns,
+    scored_in,
     tallies,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
@@ -78,15 +79,15 @@ class SliceScores(Watcher):
     def called(self, call: Call) -> None:
         """Take in what a call has scored."""
         taken = {span.index: self._gate.take(span.partition, span.end) for span in call.facts.spans}
-        for rows in answered(call, self._plan, placed=True):
-            if not len(rows.labels):
+        for piece in scored_in(call):
+            if (rows := answered([piece], self._plan)) is None:
                 continue
             # A label of several columns has as many answers to a record.
             at, each = _located(rows, taken), rows.labels.size // len(rows.labels)
             places = {
                 field: np.repeat(_placed(field, rows, at, taken, held), each) for field, held in self._held.items()
             }
-            self._waiting.append((columns_of(rows, self._plan.labels, in_full=False), places))
+            self._waiting.append((score_columns(rows, self._plan.labels), places))
             self._rows += rows.labels.size
         if self._rows >= _AT_ONCE:
             self._count()

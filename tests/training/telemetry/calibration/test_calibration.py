@@ -5,21 +5,33 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from millrace.consumers.records import Partition
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.commands import Rewind, Save
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.calibration.calibration import Calibration, confusion_of, figures_of
 from millrace.training.telemetry.calibration.figures import CalibrationFigures
 from millrace.training.telemetry.label_sums import Labels
-from millrace.training.telemetry.tallies import BINNED, RECORDS, Answered, WindowedTallies, columns_of, tallies
+from millrace.training.telemetry.tallies import (
+    BINNED,
+    ODDS_BINS,
+    RECORDS,
+    Answered,
+    WindowedTallies,
+    score_columns,
+    tallies,
+    truth_columns,
+)
 from millrace.training.trainer.metric_guesses import plan_of
 from tests.training.answer_log import AnswerLog
 from tests.training.trainer_rig import SHARE, Clock, Topic, running
@@ -33,7 +45,7 @@ def told(kind: Labels, labels: Any, answers: Any) -> CalibrationFigures:
     answers = np.asarray(answers, np.float32)
     nothing = np.zeros(len(answers), np.int64)
     rows = Answered(np.asarray(labels), answers, nothing, nothing)
-    [found] = tallies(columns_of(rows, kind, in_full=True), np.zeros(rows.labels.size, np.int64), 1)
+    [found] = tallies(truth_columns(rows, kind), np.zeros(rows.labels.size, np.int64), 1)
     return figures_of(found, found, kind)
 
 
@@ -114,7 +126,7 @@ def test_the_state_is_exact_through_a_rewind_and_a_restart(tmp_path: Path) -> No
         state = calibration_in(run.watchers)
         labels, answers = log.of(6 * SHARE)
         [expected] = tallies(
-            columns_of(Answered(labels, answers, labels, labels), Labels.BINARY, in_full=True),
+            truth_columns(Answered(labels, answers, labels, labels), Labels.BINARY),
             np.zeros(len(labels), np.int64),
             1,
         )
@@ -168,6 +180,7 @@ def test_an_answer_that_is_no_number_is_not_counted() -> None:
 
 def with_answers(calibration: Calibration, answers: list[float], label: float) -> None:
     calibration.called(AnswerLog.call(np.full(len(answers), label, np.float32), np.array(answers, np.float32)))
+    assert calibration.figures() is not None, "the trainer asks for them once a second"
 
 
 def test_logits_count_as_the_probabilities_that_they_are() -> None:
@@ -198,10 +211,37 @@ def test_sums_are_the_same_to_the_bit_however_answers_are_cut(kind: Labels) -> N
     def summed(cuts: list[int]) -> list[dict[str, list[float]]]:
         found = WindowedTallies(WINDOW_S, Clock())
         for first, last in pairwise([0, *cuts, 3_000]):
-            rows = Answered(labels[first:last], answers[first:last])
-            for in_full in (False, True):
-                [part] = tallies(columns_of(rows, kind, in_full=in_full), np.zeros(last - first, np.int64), 1)
-                found.add({str(in_full): part})
+            nothing = np.zeros(last - first, np.int64)
+            rows = Answered(labels[first:last], answers[first:last], nothing, nothing)
+            for made in (score_columns, truth_columns):
+                [part] = tallies(made(rows, kind), nothing, 1)
+                found.add({made.__name__: part})
         return [{name: one.tolist() for name, one in each.items()} for each in found.total.values()]
 
     assert summed([]) == summed([1, 700, 701, 1_500]) == summed([*range(1, 3_000, 7)])
+
+
+def test_an_answer_next_to_a_half_is_on_its_side_of_the_bins() -> None:
+    half, one = np.float32(0.5), np.float32(1.0)
+    p = np.array([[np.nextafter(half, -one)], [half], [np.nextafter(half, one)], [0.0], [1.0]], np.float32)
+    nothing = np.zeros(5, np.int64)
+    [found, _] = truth_columns(Answered(np.ones((5, 1), np.float32), p, nothing, nothing), Labels.BINARY)
+    assert found.cells is not None
+    assert (found.cells - ODDS_BINS).tolist() == [
+        ODDS_BINS // 2 - 1,
+        ODDS_BINS // 2 - 1,
+        ODDS_BINS // 2,
+        0,
+        ODDS_BINS - 1,
+    ]
+
+
+def test_answers_that_wait_are_those_of_their_partitions_after_a_new_one_took_its_place() -> None:
+    calibration = Calibration(BaselinePlan(labels=Labels.BINARY), WINDOW_S, Clock())
+    for partition in (Partition("clicks", 0), Partition("views", 0)):
+        call = AnswerLog.call(np.ones(1, np.float32), np.array([0.1], np.float32))
+        facts: Any = SimpleNamespace(spans=[SimpleNamespace(index=0, partition=partition)])
+        calibration.called(replace(call, facts=facts))
+    found = calibration.figures()
+    assert found is not None
+    assert {one.partition for one in found.worst or ()} == {"clicks:0", "views:0"}

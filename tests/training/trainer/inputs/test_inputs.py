@@ -15,6 +15,7 @@ from millrace.pipelines.stream.decode import Decoded, Refused, SliceValues
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, Severity
 from millrace.training.trainer.inputs.input_watch import Inputs
+from millrace.training.trainer.inputs.open_window import MOST_ROWS
 from tests.training.trainer.inputs.world import (
     CALL,
     DAY_S,
@@ -297,6 +298,7 @@ def test_elements_classes_images_lists_labels_and_slices_are_watched() -> None:
     for start in range(0, 16_000, 500):
         assert gate.admits(decoded(500, start))
         inputs.called(call_of(start, start + 500))
+    assert inputs.figures() is not None
     assert told.events == []
     view = inputs.view
     assert view is not None
@@ -318,6 +320,7 @@ def test_records_that_are_set_aside_for_a_field_are_counted_and_named() -> None:
         refused = tuple(Refused(start + 375 + n, Reason.OUT_OF_RANGE, "y") for n in range(125)) if bad else ()
         assert gate.admits(decoded(375 if bad else 500, start, refused))
         inputs.called(call_of(start, start + 500))
+    assert inputs.figures() is not None
     [(kind, text, facts)] = told.events
     assert kind is EventKind.INPUT_CHANGED
     assert facts["cause"] == "refused"
@@ -348,3 +351,35 @@ def test_a_sample_of_numbers_is_within_two_and_a_half_percent_of_the_ranks() -> 
     for share in (0.05, 0.25, 0.5, 0.75, 0.95):
         # 512 rows of a window of four seconds, of a stream of a thousand a second; 4,000 of a fast one.
         assert whole.searchsorted(now.quantile(share)) / len(whole) == pytest.approx(share, abs=0.07)
+
+
+def test_a_window_is_the_same_whenever_it_was_saved() -> None:
+    states = list[PartState]()
+    for saves in (1, 3, 20):
+        gate = InputGate(FIELDS)
+        inputs = Inputs(gate)
+        gate.begin({})
+        for call in range(20):
+            # The times of all are within a window.
+            chunk = decoded(4000, 4000 * call)
+            assert gate.admits(replace(chunk, event_times=chunk.event_times // 25))
+            inputs.called(call_of(chunk.start, chunk.end))
+            if call % saves == 0:
+                inputs.snapshot()
+        states.append(inputs.snapshot())
+    one, *others = states
+    assert len(one.arrays["open.hashes"]) == MOST_ROWS
+    for other in others:
+        assert one.facts == other.facts
+        assert all(array.tobytes() == other.arrays[name].tobytes() for name, array in one.arrays.items())
+
+
+def test_records_that_could_not_be_decoded_are_seen_by_the_call_that_settles_them() -> None:
+    gate = InputGate(FIELDS)
+    gate.begin({})
+    assert gate.admits(decoded(10, 0, tuple(Refused(10 + n, Reason.OUT_OF_RANGE, "y") for n in range(10))))
+    assert gate.admits(decoded(5, 20))
+    for start, end in ((0, 4), (4, 12), (12, 22), (22, 25)):
+        seen = gate.take(PARTITION, end)
+        assert [one.offset for each in seen for one in each.refused()] == [*range(max(10, start), min(20, end))]
+    assert gate.take(PARTITION, 30) == []

@@ -270,6 +270,9 @@ class Watch:
                 change(columns)
             self.gate.admits(chunk_of(columns, start, began_ms))
             self.inputs.called(call_of(start, start + CALL))
+            # The trainer posts the figures once a second.
+            if start // RATE != self.world.offset // RATE:
+                self.inputs.figures()
 
 
 def chunk_of(columns: Columns, start: int, began_ms: int) -> Decoded:

@@ -132,7 +132,7 @@ def plain_auc(labels: npt.NDArray[Any], answers: npt.NDArray[Any]) -> float:
 def in_bins(p: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return probabilities rounded to a 32nd in the log-odds, by which a slice's area is that of its records."""
     p = np.clip(p.astype(np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
-    return np.asarray(np.clip(np.ceil((np.log(p) - np.log(1 - p) + 8) * 32), 1, 512))
+    return np.asarray(np.clip(np.ceil(np.log(p / (1 - p)) * 32), -255, 256))
 
 
 def expected(labels: npt.NDArray[Any], answers: npt.NDArray[Any], kind: Labels) -> dict[str, float]:
