@@ -13,6 +13,11 @@ from millrace.app.service.process import Signals, sparing_imports
 
 log = logging.getLogger(__name__)
 
+SHAPES = tuple(
+    f"millrace.app.monitoring.{name}" for name in ("models", "checkpoint_models", "command_models", "data_view")
+)
+"""The modules of what the HTTP side answers."""
+
 
 def run(
     file: ConfigFile = None,
@@ -57,7 +62,8 @@ def run(
         logs = loaded.settings.logs
         configure(name=loaded.settings.name, form=logs.format, level=logs.level)
         # Before TensorFlow, because Pydantic searches all modules for the source of each shape.
-        import_module("millrace.app.monitoring.models")
+        for shapes in SHAPES:
+            import_module(shapes)
         load_tensorflow()
         from millrace.app.run import run_service
         from millrace.app.service.service import RunOptions

@@ -51,6 +51,7 @@ from millrace.app.service.provenance import hyperparameter_options, provenance_o
 from millrace.app.service.watchers import scored_by, watchers_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
+from millrace.app.settings.environment import of_libraries
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import MillraceError, first_clause
@@ -74,6 +75,7 @@ from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.golden.golden_set import GoldenSet, scoring
 from millrace.training.model.learner import Learner
+from millrace.training.model.proof.remembered_proof import RememberedProof
 from millrace.training.model.setup.cores import usable_cores
 from millrace.training.model.setup.model_code import is_code_of
 from millrace.training.recovery.crash_guard import CrashGuard
@@ -287,7 +289,10 @@ class Service:
         samples = RecordSamples(self.settings, lease.folder)
         learner = build_learner(self.settings, samples.sources(source))
         self._raise_if_stopped()
-        prove(learner, self.settings)
+        told = {**provenance_of(self._loaded, None), "environment": of_libraries()}
+        remembered = RememberedProof(lease.folder.proof, told)
+        if not remembered.holds(learner):
+            remembered.keep(learner, prove(learner, self.settings))
         self._raise_if_stopped()
         self._connect_labels(Jumps(lease.folder.label_jumps), opened, source)
         live = live_metrics_of(learner, self.settings)

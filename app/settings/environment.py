@@ -27,6 +27,8 @@ from millrace.consumers.errors import ConfigError
 
 _NULL = "null"
 _TIMES, _SUSPECTS = "MILLRACE_TIMES_BEGUN_AGAIN", "MILLRACE_SUSPECTS"
+_LIBRARIES = ("TF_", "KERAS_", "XLA_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "PYTHON")
+"""Prefixes of variables that are read by libraries."""
 _NATIVE_LEVEL, _ERRORS = "TF_CPP_MIN_LOG_LEVEL", "2"
 _BACKEND = "tensorflow"
 
@@ -95,6 +97,11 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
 def of_others() -> dict[str, str]:
     """Return the process's environment without our variables, for a child with settings of its own."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+
+
+def of_libraries() -> dict[str, str]:
+    """Return the variables by which TensorFlow, Keras and what they compute with behave otherwise."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_LIBRARIES)}
 
 
 def with_own(variables: Mapping[str, str]) -> dict[str, str]:

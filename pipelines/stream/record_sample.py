@@ -39,6 +39,14 @@ class RecordSample:
             rows=len(order),
         )
 
+    def in_order_of(self, schema: Schema) -> "RecordSample":
+        """Return the same rows with their columns in the schema's order, wherever they were read."""
+        return RecordSample(
+            features={field.name: self.features[field.name] for field in schema.inputs if field.name in self.features},
+            labels={field.name: self.labels[field.name] for field in schema.targets if field.name in self.labels},
+            rows=self.rows,
+        )
+
     def fits(self, schema: Schema) -> bool:
         """Return whether the sample has the columns of this schema, each with its dtype and shape."""
         pairs = ((schema.inputs, self.features), (schema.targets, self.labels))

@@ -115,3 +115,25 @@ def test_a_start_killed_again_and_again_converges_and_leaves_no_more_files_than_
         account = newest.ledger[partition]
         assert (account.start, account.position, account.learnt) == (begun, end, end - begun)
         assert newest.seen[partition] == Evidence.of(range(begun, end))
+
+
+def test_a_restart_remembers_the_proof_and_an_edited_model_is_proven_again(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(300)
+    made = project(topic)
+    remembers, proves = "the proof of an earlier start holds", "proving the model again"
+    with Run(made, failpoints="call.settled=kill", cold=True) as run:
+        assert run.exit_code() == -signal.SIGKILL, run.tail()
+        assert not run.said(remembers)
+    with Run(made, "--until", "now", cold=True) as run:
+        run.finish()
+        assert run.said(remembers)
+        assert not run.said(proves)
+
+    model = made.path / "model.py"
+    model.write_text(model.read_text() + "\n# edited\n")
+    with Run(made, "--until", "now", cold=True) as run:
+        run.finish()
+        assert run.said(proves)

@@ -13,6 +13,7 @@
         schemas/                    schemas of the registry, and which were reported; no part of a checkpoint
         range/                      while a range of the topics is pretrained on: its records
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
+        proof.json                  hashes of what the last proof of the model depended on
 
 The lineage is stored twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
 file that consists of its name alone. No damage to contents can remove it, so the parents are known even when a manifest
@@ -100,6 +101,11 @@ class Folder:
     def sample(self) -> Path:
         """Where the sample of real records is."""
         return self.root / "sample.json"
+
+    @property
+    def proof(self) -> Path:
+        """Where the last proof of the model is remembered."""
+        return self.root / "proof.json"
 
     def checkpoint(self, number: int) -> Path:
         return self.checkpoints / _digits(number)

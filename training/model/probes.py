@@ -152,7 +152,8 @@ class ProbeRows:
 
     def _next_sample(self) -> RecordSample | None:
         while self._untried:
-            self._read = self._untried.pop(0)()
+            read = self._untried.pop(0)()
+            self._read = None if read is None else read.in_order_of(self._schema)
             if self._read is not None and len(self._read):
                 return self._read
         return None

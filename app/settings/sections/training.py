@@ -198,7 +198,7 @@ class TrainingSettings(Section):
         "enforce",
         description="Every start proves on the model that a record weighs the same everywhere: absent rows change "
         "nothing, a record has the weight 1/B, replicas agree. When the proof fails, enforce refuses the start; warn "
-        "logs a warning and starts.",
+        "logs a warning and starts. What was proven of the very same model is remembered beside the checkpoints.",
     )
 
     @property
