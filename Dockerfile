@@ -50,10 +50,17 @@ RUN python -m venv --without-pip /opt/millrace \
         -r /build/requirements/gpu.lock
 
 
+# A compiler of C, for one part of the project.
+FROM cpu-environment AS build-environment
+COPY requirements/build.lock /build/requirements/build.lock
+RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r /build/requirements/build.lock
+ENV CC="/usr/local/bin/python -m ziglang cc"
+
+
 # The wheel of the project itself. Its build backend is in the lock: TensorFlow asks for it.
-FROM cpu-environment AS wheel
+FROM build-environment AS wheel
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY consumers ./consumers
 COPY pipelines ./pipelines
 COPY training ./training

@@ -21,10 +21,15 @@ help: ## Show this list
 
 venv: $(READY) ## Create .venv with everything locked; again when the lock or pyproject.toml changes
 
-$(READY): requirements/dev.lock pyproject.toml
+# A compiler of C where the machine has none: Python's registry has one.
+ZIG_VERSION := 0.17.1
+ZIG = $(abspath $(BIN))/uv tool run --quiet --from ziglang==$(ZIG_VERSION) python-zig cc
+
+$(READY): requirements/dev.lock pyproject.toml setup.py pipelines/formats/json/rows.c
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 on PATH; name one: make PYTHON=/path/to/python $@" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_SAYS) --require-hashes -r requirements/dev.lock
+	command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || export CC="$(ZIG)"; \
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -171,6 +176,7 @@ lock: $(READY) ## Resolve the requirements anew, with hashes
 	$(COMPILE) -o requirements/run.lock
 	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
 	$(COMPILE) --extra msk --extra kerberos -c requirements/run.lock -o requirements/logins.lock
+	echo ziglang==$(ZIG_VERSION) | $(subst pyproject.toml,-,$(COMPILE)) -o requirements/build.lock
 
 .PHONY: sbom licences
 sbom: $(READY) ## What runs, as a bill of materials: build/sbom.json (CycloneDX), from requirements/run.lock
@@ -187,9 +193,13 @@ licences: $(READY) ## The licence of each package that runs: docs/licences.md; f
 
 # Times in the wheel are those of the commit, so that the same commit gives the same wheel.
 .PHONY: dist release-check
-dist: $(READY) ## Build wheel and sdist into dist/
+dist: $(READY) ## Build the sdist and the wheels into dist/: one for any machine, one with compiled code for each of Linux's
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) CC= $(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	for machine in x86_64 aarch64; do \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) CC="$(ZIG) -target $$machine-linux-gnu.2.17" \
+		PLATFORM=manylinux_2_17_$$machine $(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python \
+			--out-dir dist dist/*.tar.gz || exit 1; done
 	rm -f dist/.gitignore
 	@ls -l dist
 

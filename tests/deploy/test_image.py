@@ -91,10 +91,14 @@ def test_nothing_but_that_is_let_into_the_context() -> None:
         assert fnmatch.filter(copied, pattern), f"{pattern} is let in and not copied"
 
 
-@pytest.mark.parametrize(("stage", "lock"), [("cpu-environment", "run.lock"), ("gpu-environment", "gpu.lock")])
+@pytest.mark.parametrize(
+    ("stage", "lock"),
+    [("cpu-environment", "run.lock"), ("gpu-environment", "gpu.lock"), ("build-environment", "build.lock")],
+)
 def test_every_package_comes_out_of_a_lock_by_its_hash(stage: str, lock: str) -> None:
-    assert [*STAGES[stage].copied()] == [f"requirements/{lock}"]
-    (install,) = STAGES[stage].texts("RUN")
+    *inherited, copied = STAGES[stage].copied()
+    assert (inherited, copied) == (["requirements/run.lock"] * (stage == "build-environment"), f"requirements/{lock}")
+    install = STAGES[stage].texts("RUN")[-1]
     assert "--require-hashes" in install
     assert f"-r /build/requirements/{lock}" in install
 

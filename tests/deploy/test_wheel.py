@@ -20,6 +20,7 @@ STAGE = stages_of(ROOT / "Dockerfile")["wheel"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 OURS = ("app", "consumers", "pipelines", "training")
 """The folders of the tree, which are packages of `millrace` once they are installed."""
+COMPILED = "millrace/pipelines/formats/json/librows.so"
 NOBODYS = "raise ImportError('a package of the user is imported in place of one of ours')\n"
 OF_THE_MODEL_ALONE = """\
 import sys
@@ -93,7 +94,8 @@ def wheel(copied: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_file_that_is_copied_for_it(copied: list[Path], wheel: Path) -> None:
     files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {"millrace/__init__.py", *(f"millrace/{name}" for name in copied if name.parts[0] in OURS)}
+    ours = (f"millrace/{name}" for name in copied if name.parts[0] in OURS and name.suffix != ".c")
+    expected = {"millrace/__init__.py", *ours, *([] if wheel.name.endswith("-any.whl") else [COMPILED])}
     assert files == expected
     assert "millrace/app/page/static/index.html" in files
 
@@ -109,7 +111,8 @@ def test_make_dist_builds_the_wheel_of_the_image_out_of_an_sdist_of_the_tree(
     command = f"{command} --offline --out-dir ../dist"
     subprocess.run(["sh", "-c", command], cwd=tmp_path / "tree", env=of_others(), check=True, timeout=180)
     (built,) = (tmp_path / "dist").glob("*.whl")
-    assert _contents(built) == _contents(wheel)
+    assert built.name.endswith("-any.whl")
+    assert _contents(built) == {name: data for name, data in _contents(wheel).items() if name != COMPILED}
     with tarfile.open(next((tmp_path / "dist").glob("*.tar.gz"))) as packed:
         files = {name.partition("/")[2] for name in packed.getnames()}
     ours = {str(name) for name in copied if name.suffix == ".py" and not name.is_symlink()}
@@ -118,7 +121,8 @@ def test_make_dist_builds_the_wheel_of_the_image_out_of_an_sdist_of_the_tree(
 
 def _contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as opened:
-        return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/RECORD")}
+        files = (name for name in opened.namelist() if not name.endswith(("/RECORD", "/WHEEL")))
+        return {name: opened.read(name) for name in files}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Judges whether a release may be published, and lists what is published: versions, changelog, tag, wheel and sdist.
+"""Judges whether a release may be published, and lists what is published: versions, changelog, tag, wheels and sdist.
 
     python -m tests.house.release dist
 
@@ -70,27 +70,30 @@ def complaints_about_git(root: Path, version: str) -> Iterator[str]:
 
 
 def complaints_about_files(files: Sequence[Path], version: str) -> Iterator[str]:
-    """Yield what is wrong with wheel and sdist."""
+    """Yield what is wrong with wheels and sdist."""
     wheels = [path for path in files if path.suffix == ".whl"]
     sdists = [path for path in files if path.name.endswith(".tar.gz")]
-    if len(wheels) != 1 or len(sdists) != 1:
-        yield f"there must be one wheel and one sdist, and there are {len(wheels)} and {len(sdists)}: run `make dist`"
+    if not any(path.name.endswith("-any.whl") for path in wheels) or len(sdists) != 1:
+        there = ", ".join(path.name for path in files) or "nothing"
+        yield f"there must be a wheel for any machine and one sdist, and there is {there}: run `make dist`"
         return
-    with zipfile.ZipFile(wheels[0]) as wheel, tarfile.open(sdists[0]) as sdist:
-        names = wheel.namelist()
-        (home,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
-        facts = Parser().parsestr(wheel.read(f"{home}/METADATA").decode())
-        if facts["Version"] != version:
-            yield f"{wheels[0].name}: is of version {facts['Version']}, not {version}"
-        if not any(name.startswith(f"{home}/licenses/") for name in names):
-            yield f"{wheels[0].name}: brings no licence"
-        # What the wheel installs must be in the source too, or the wheel cannot be built again from it.
+    with tarfile.open(sdists[0]) as sdist:
         inside = {name.partition("/")[2] for name in sdist.getnames()}
-        missing = [
-            name
-            for name in names
-            if ".dist-info/" not in name and name.removeprefix("millrace/") not in inside and name not in inside
-        ]
+    for path in wheels:
+        with zipfile.ZipFile(path) as wheel:
+            names = wheel.namelist()
+            (home,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+            facts = Parser().parsestr(wheel.read(f"{home}/METADATA").decode())
+        if facts["Version"] != version:
+            yield f"{path.name}: is of version {facts['Version']}, not {version}"
+        if not any(name.startswith(f"{home}/licenses/") for name in names):
+            yield f"{path.name}: brings no licence"
+        compiled = [name for name in names if name.endswith(".so")]
+        if bool(compiled) == path.name.endswith("-any.whl"):
+            yield f"{path.name}: compiled code is where there must be none, or is missing"
+        # What the wheel installs must be in the source too, or the wheel cannot be built again from it.
+        ours = {name for name in names if ".dist-info/" not in name} - {*compiled}
+        missing = sorted(name for name in ours if name.removeprefix("millrace/") not in inside and name not in inside)
         if missing:
             yield f"{sdists[0].name}: lacks {len(missing)} files of the wheel, as {missing[0]}"
 
@@ -114,11 +117,11 @@ def main() -> None:
         sys.exit(1)
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    wheel, sdist = (next(path for path in files if path.name.endswith(end)) for end in (".whl", ".tar.gz"))
+    packages = [str(path) for path in files if path.name.endswith((".whl", ".tar.gz"))]
     commands = (
         f"git tag --sign v{version} --message 'millrace {version}'",
         f"git push origin v{version}",
-        f"uv publish {wheel} {sdist}",
+        f"uv publish {' '.join(packages)}",
         f"docker buildx build --platform linux/amd64,linux/arm64 --target cpu --sbom=true --provenance=true "
         f"--build-arg REVISION=$(git rev-parse HEAD) --tag REGISTRY/millrace:{version} --push .",
     )

@@ -23,8 +23,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def built(folder: Path, *, wheel: str = VERSION, left_out: str = "") -> list[Path]:
-    """Write a wheel and an sdist of this version."""
+def built(folder: Path, *, wheel: str = VERSION, left_out: str = "", compiled: bool = False) -> list[Path]:
+    """Write a wheel for any machine, and an sdist of this version."""
     files = {"millrace/__init__.py": "", "millrace/app/version.py": ""}
     home = f"millrace-{wheel}.dist-info"
     with zipfile.ZipFile(folder / f"millrace-{wheel}-py3-none-any.whl", "w") as made:
@@ -32,6 +32,7 @@ def built(folder: Path, *, wheel: str = VERSION, left_out: str = "") -> list[Pat
             **files,
             f"{home}/METADATA": f"Name: millrace\nVersion: {wheel}\n",
             f"{home}/licenses/LICENSE": "",
+            **({"millrace/app/some.so": ""} if compiled else {}),
         }.items():
             made.writestr(name, text)
     with tarfile.open(folder / f"millrace-{VERSION}.tar.gz", "w:gz") as packed:
@@ -75,4 +76,7 @@ def test_files_that_do_not_agree_keep_the_release_back(tmp_path: Path) -> None:
     lacking = tmp_path / "lacking"
     lacking.mkdir()
     assert "lacks 1 files" in next(complaints_about_files(built(lacking, left_out="app/version.py"), VERSION))
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    assert "compiled code" in next(complaints_about_files(built(machine, compiled=True), VERSION))
     assert "run `make dist`" in next(complaints_about_files([], VERSION))

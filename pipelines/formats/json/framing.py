@@ -1,4 +1,4 @@
-"""Framing of JSON records: it finds the records that can be one object at all, mostly by their first and last bytes.
+"""Framing of JSON records: it finds those that can be one object at all, mostly by their first and last bytes.
 
 Pure functions of each record's bytes, and the cheap half of the proof in `pipelines.formats.json.decoder`: a framed
 record begins with `{`, ends with `}`, and has no NUL byte and no `null` beside the object.
@@ -6,18 +6,14 @@ record begins with `{`, ends with `}`, and has no NUL byte and no `null` beside 
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, empty_rows, joined
-from millrace.pipelines.formats.shared.protocol import Refusal
+from millrace.pipelines.formats.shared.pieces import LARGEST
 
-_PIECE = 1 << 16
-_SPARSE = 24
 _WHITESPACE = b" \t\r\n"
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
@@ -27,92 +23,22 @@ _OPENING, _CLOSING = tuple(b"[{"), tuple(b"]}")
 
 
 class FramedJson(NamedTuple):
-    """Values without the whitespace around them, and verdicts on those that cannot be one JSON object each."""
+    """Records that may be one JSON object each, and verdicts on those that cannot be."""
 
     records: Sequence[bytes]
-    """All values, also those that are refused."""
-    text: bytes
-    """The same, joined."""
-    begins: Int64s
-    """Where each begins in it, and where the last one ends."""
-    refused: list[Refusal]
+    """Without the whitespace around them."""
+    rows: Sequence[int]
+    """Where each is in the values, ascending."""
+    refused: Sequence[tuple[int, Reason]]
+    """Where the others are."""
 
 
 def framed(values: Sequence[bytes | None]) -> FramedJson:
     """Strip the whitespace around each value, and refuse the values that cannot be one JSON object."""
-    given = cast("Sequence[bytes]", values)
-    try:
-        text = joined(given)
-    except TypeError:  # some are None
-        given = [*given]
-        for row in empty_rows(values):
-            given[row] = b""
-        text = joined(given)
-    begins = begins_of(given)
-    if all_framed(begins, text):
-        return FramedJson(given, text, begins, [])
-    refused, stripped = list[Refusal](), dict[int, bytes]()
-    for row in _not_framed(text, begins):
-        look = frame(given[row])
-        if isinstance(look, Reason):
-            refused.append(Refusal(row, look))
-        elif len(look) < len(given[row]):
-            stripped[row] = look
-    if stripped:
-        given = [stripped.get(row, value) for row, value in enumerate(given)]
-        text, begins = joined(given), begins_of(given)
-    return FramedJson(given, text, begins, refused)
-
-
-def _not_framed(text: bytes, begins: Int64s) -> list[int]:
-    """Return the values of a text that `frame` may refuse or change; all others it lets pass as they are."""
-    codes = np.frombuffer(text, np.uint8)
-    # Of an empty value both places hold a newline.
-    lengths = np.diff(begins) - 1
-    wrong = (codes[begins[:-1]] != ord("{")) | (codes[begins[1:] - 2] != ord("}"))
-    wrong |= (lengths == 0) | (lengths > LARGEST)
-    at = text.find(0)
-    while at >= 0:
-        row = int(begins.searchsorted(at, "right")) - 1
-        wrong[row] = True
-        at = text.find(0, int(begins[row + 1]))
-    if b"null" in text:
-        wrong[begins.searchsorted(_nulls_after_objects(text, begins), "right") - 1] = True
-    return [int(index) for index in np.flatnonzero(wrong)]
-
-
-def _nulls_after_objects(text: bytes, begins: Int64s) -> Int64s:
-    """Return where `null` may follow an object: behind a brace that it or whitespace follows, if few do."""
-    codes = np.frombuffer(text, np.uint8)
-    closers = np.flatnonzero(codes[:-2] == ord("}"))
-    after, then = codes[closers + 1], codes[closers + 2]
-    # Between two records a `}`, a newline and a `{` stand, as a rule.
-    found: Int64s = closers[(after == ord("n")) | ((after <= ord(" ")) & ((then == ord("n")) | (then <= ord(" "))))]
-    if len(found) > len(begins) // _SPARSE:  # braces with whitespace behind them
-        found = np.array([match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(text)], np.int64)
-    return found
-
-
-def all_framed(begins: Int64s, text: bytes) -> bool:
-    """Return whether `frame` certainly lets every record pass as it is: the quick check for a whole chunk.
-
-    `text` is the records, joined. False where a closer look is needed, as for `}null` inside a string.
-    """
-    codes = np.frombuffer(text, np.uint8)
-    return bool(
-        # Of an empty value both places hold a newline.
-        (codes[begins[:-1]] == ord("{")).all()
-        and (codes[begins[1:] - 2] == ord("}")).all()
-        and b"\0" not in text
-        and (_braces(codes) == len(begins) - 1 or b"null" not in text or not _NULL_AFTER_OBJECT.search(text))
-        and np.diff(begins).max(initial=0) <= LARGEST
-    )
-
-
-def _braces(codes: npt.NDArray[np.uint8]) -> int:
-    """Count the `}`, piece by piece: a temporary as large as the text costs more than the counting."""
-    pieces = range(0, len(codes), _PIECE)
-    return sum(int(np.count_nonzero(codes[at : at + _PIECE] == ord("}"))) for at in pieces)
+    frames = [*enumerate(map(frame, values))]
+    records = [(row, look) for row, look in frames if not isinstance(look, Reason)]
+    refused = [(row, look) for row, look in frames if isinstance(look, Reason)]
+    return FramedJson([record for _, record in records], [row for row, _ in records], refused)
 
 
 def frame(value: bytes | None) -> bytes | Reason:
@@ -122,7 +48,7 @@ def frame(value: bytes | None) -> bytes | Reason:
         return Reason.EMPTY
     if not (record.startswith(b"{") and record.endswith(b"}")) or b"\0" in record or len(record) > LARGEST:
         return Reason.MALFORMED
-    if _NULL_AFTER_OBJECT.search(record) and ends_early(record):
+    if b"null" in record and _NULL_AFTER_OBJECT.search(record) and ends_early(record):
         return Reason.MALFORMED
     return record
 

@@ -4,10 +4,11 @@
 
 A case is a record of which a few bytes were changed, cut out, doubled or taken from another, so that no other case of
 its process has the same bytes. It is decoded in a chunk of its own, in one with good records and other cases, and in
-one with these cases only, in another order; it has to be decoded or set aside with the same outcome in all three. The
-good records have to be decoded as they are alone too, and each record of a chunk has to be named once. A decoder that
-ends the process ends the campaign, and so does one that takes more than a minute for a chunk. The processes share
-nothing; each draws from the seed and its own number.
+one with these cases only, in another order; it has to be decoded or set aside with the same outcome in all three. Alone
+JSON is decoded by pyarrow's parser, without the compiled code, which has to give the same bits. The good records have
+to be decoded as they are alone too, and each record of a chunk has to be named once. A decoder that ends the process
+ends the campaign, and so does one that takes more than a minute for a chunk. The processes share nothing; each draws
+from the seed and its own number.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from tests.faults.harness.image_form import IMAGES
 from tests.faults.harness.records import ExpectedPosition
 from tests.pipelines.formats.decoder_conformance import Outcome, alone, outcomes, same
 from tests.pipelines.formats.image.image_verdicts import PixelDecoder
+from tests.pipelines.formats.json.compiled import without_compiled
 from tests.pipelines.formats.verdicts import SUBJECTS
 
 _SIZES = (1, 2, 3, 10, 50, 200, 1000)
@@ -88,6 +90,8 @@ class _Deck:
 
     name: str
     decoder: Decoder
+    judge: Decoder
+    """What decodes a record alone."""
     good: Sequence[tuple[bytes, Outcome]]
     """Records that can be learnt, each with its outcome alone."""
     pool: Sequence[bytes]
@@ -137,8 +141,9 @@ def _decks(folder: Path) -> Iterator[_Deck]:
 
 
 def _deck(name: str, decoder: Decoder, good: Sequence[bytes], pool: Sequence[bytes]) -> _Deck:
-    some = good[:_GOOD]
-    return _Deck(name, decoder, [*zip(some, alone(decoder, some), strict=True)], pool, {*map(hash, chain(good, pool))})
+    some, judge = good[:_GOOD], without_compiled(decoder)
+    judged = [*zip(some, alone(judge, some), strict=True)]
+    return _Deck(name, decoder, judge, judged, pool, {*map(hash, chain(good, pool))})
 
 
 def _decoder(form: Form, folder: Path) -> Decoder:
@@ -196,7 +201,7 @@ def _fuzz_chunk(deck: _Deck, random: Random, figures: FuzzedFormats) -> None:
     drawn = sum(random.random() < share for _ in range(size))
     values = [_changed(random.choice(deck.pool), deck.pool, random) for _ in range(drawn)]
     fresh = [value for value in {hash(value): value for value in values}.values() if hash(value) not in deck.seen]
-    cases = [*zip(fresh, alone(deck.decoder, fresh), strict=True)]
+    cases = [*zip(fresh, alone(deck.judge, fresh), strict=True)]
     deck.seen.update(map(hash, fresh))
     figures.cases += len(cases)
     figures.set_aside += sum(isinstance(outcome, tuple) for _, outcome in cases)

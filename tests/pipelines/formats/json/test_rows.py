@@ -1,0 +1,181 @@
+"""Compiled code for JSON: it gives what pyarrow's parser gives, to the bit, and takes what is usual."""
+
+import json
+import math
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from millrace.pipelines.formats.json.decoder import JsonDecoder
+from millrace.pipelines.formats.json.rows import PlainReader, compiled
+from millrace.pipelines.formats.shared.pieces import begins_of, joined
+from millrace.pipelines.schema import DType, Field, Schema
+from tests.pipelines.formats.decoder_conformance import Conformance, mutated, outcomes, same
+from tests.pipelines.formats.json.compiled import without_compiled
+from tests.pipelines.formats.verdicts import SUBJECTS
+
+JSONS = [subject for subject in SUBJECTS if subject.name.startswith("json")]
+NUMBER = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(2**70), 2**70).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+)
+MISSING: dict[DType, str | float] = {
+    "float32": 0,
+    "float64": 0,
+    "int64": 0,
+    "bool": False,
+    "string": "a",
+    "uint8": 9,
+    "float16": 0,
+}
+WIDE = Schema(
+    features=(
+        *(Field(name=dtype, source=dtype, dtype=dtype, missing=missing) for dtype, missing in MISSING.items()),
+        Field(name="many", source="many", dtype="float32", shape=(3,), pad=0),
+        Field(name="age", source="user.age", dtype="float64", missing=0),
+        Field(name="tag", source="user.tag", dtype="string", missing="none"),
+        Field(name="prices", source="items[].price", dtype="float32", shape=(2,), pad=0),
+        Field(name="marks", source="items[].marks[]", dtype="int64", shape=(2, 1)),
+    )
+)
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5)
+)
+ANY = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner))
+ITEM = st.fixed_dictionaries(
+    {"price": st.floats(width=32), "marks": st.lists(st.integers(0, 9), min_size=1, max_size=1)}, optional={"x": ANY}
+)
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    **dict.fromkeys(MISSING, LEAVES),
+    "float32": st.floats(),
+    "float64": st.floats(),
+    "int64": st.integers(-(2**64), 2**64),
+    "string": st.text(max_size=9),
+    "many": st.lists(st.floats(width=32), max_size=4),
+    "user": st.fixed_dictionaries({}, optional={"age": st.floats(), "tag": st.text(), "x": ANY}),
+    "items": st.lists(ITEM, min_size=1, max_size=3),
+    "other": ANY,
+}
+OBJECT = st.fixed_dictionaries({}, optional=FIELDS)
+RECORD = st.builds(
+    lambda record, indent, ascii_only: json.dumps(record, indent=indent, ensure_ascii=ascii_only).encode(),
+    OBJECT,
+    st.sampled_from([None, None, 0, 1]),
+    st.booleans(),
+)
+
+
+def test_the_code_is_compiled_here() -> None:
+    assert compiled()
+
+
+def assert_alike(decoder: JsonDecoder, values: list[bytes | None]) -> None:
+    """Assert that each value has the outcome that it has by pyarrow's parser alone."""
+    for value, here, there in zip(
+        values, outcomes(decoder, values), outcomes(without_compiled(decoder), values), strict=True
+    ):
+        assert same(here, there), f"{value!r}: {here}, by pyarrow {there}"
+
+
+@settings(max_examples=400)
+@given(st.lists(st.one_of(RECORD, RECORD.flatmap(lambda record: mutated([record]))), min_size=1, max_size=6))
+@example([b'{"string": "\\ud83d\\ude00", "user": null, "items": null}', b'{"string": "\\udc00"}'])
+@example(
+    [b'{"int64": 1, "int64": 2}', b'{"user": {"age": 1, "age": 2}}', b'{"items": [{"price": 1, "price": 2}]}', b"{}"]
+)
+@example([b'{"int64": -0, "float32": -0, "float64": -0.0e5}', b'{"float32": 1.17549421e-38, "float64": 5e-324}'])
+def test_every_record_has_the_outcome_that_it_has_by_the_parser(values: list[bytes]) -> None:
+    assert_alike(JsonDecoder(WIDE), [*values])
+
+
+@pytest.mark.parametrize("subject", JSONS, ids=lambda subject: subject.name)
+def test_every_verdict_is_the_same_without_the_code(subject: Conformance) -> None:
+    found = outcomes(without_compiled(subject.decoder), subject.values)
+    assert all(same(here, case.outcome) for here, case in zip(found, subject.cases, strict=True))
+
+
+def plain_of(arrow: pa.DataType, texts: list[str]) -> tuple[list[bool], pa.Array]:
+    """Return which of some values of a field are plain, and what was read of these."""
+    records = [b'{"v":%s}' % text.encode() for text in texts]
+    plain = np.ones(len(records), np.bool_)
+    table = PlainReader(pa.schema([("v", arrow)])).read(joined(records), begins_of(records), plain)
+    return plain.tolist(), table.column("v").combine_chunks()
+
+
+def assert_numbers(texts: list[str]) -> None:
+    """Assert that each number is rounded as Python and numpy round it, or is left to the parser."""
+    plain, doubles = plain_of(pa.float64(), texts)
+    said = np.array([float(text) for text, is_plain in zip(texts, plain, strict=True) if is_plain])
+    assert doubles.to_numpy().tobytes() == said.tobytes()
+    plain, floats = plain_of(pa.float32(), texts)
+    kept = [text for text, is_plain in zip(texts, plain, strict=True) if is_plain]
+    # Arrow rounds once, from the text; by way of a double a number may be rounded twice.
+    assert floats.to_numpy().tobytes() == pa.array(kept, pa.string()).cast(pa.float32()).to_numpy().tobytes()
+
+
+@settings(max_examples=400)
+@given(st.lists(NUMBER, min_size=1, max_size=9))
+def test_numbers_are_rounded_as_everywhere(texts: list[str]) -> None:
+    assert_numbers([text for text in texts if math.isfinite(float(text))])
+
+
+def test_numbers_beside_the_middle_of_two_floats_are_rounded_right() -> None:
+    random, texts = Random(1), list[str]()
+    for _ in range(20_000):
+        low = np.uint32(random.randrange(1 << 23, 0x7F000000)).view(np.float32)
+        middle = (float(low) + float(np.nextafter(low, np.float32(np.inf)))) / 2
+        texts += [f"{middle:.18e}", f"{middle:.16e}", repr(middle), repr(float(low))]
+        double = np.uint64(random.randrange(1 << 52, 0x7FE0 << 48)).view(np.float64)
+        texts += [repr(float(double)), f"{float(double):.18e}"]
+    assert_numbers(texts)
+
+
+def test_whole_numbers_are_taken_to_the_ends_of_int64() -> None:
+    ends = ["9223372036854775807", "-9223372036854775807", "9223372036854775808", "1.0", "1e2", "-0", "00", "-"]
+    plain, read = plain_of(pa.int64(), ends)
+    assert plain == [True, True, False, False, False, True, False, False]
+    assert read.to_pylist() == [2**63 - 1, -(2**63) + 1, 0]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {
+            "float32": 0.1234567890123456,
+            "float64": 1e-9,
+            "int64": -5,
+            "bool": True,
+            "string": 'a "b" \n ü €',
+            "uint8": 9,
+        },
+        {"user": {"age": 1, "tag": None}, "items": [{"price": 0.5, "marks": [1]}], "many": [1, 2.5e3]},
+        {"user": None, "items": None, "many": [], "other": [{"a": [1e999, {"b": "\\"}]}, None, False]},
+        {},
+    ],
+)
+@pytest.mark.parametrize("form", [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
+def test_what_is_usual_is_plain(record: dict[str, object], form: dict[str, object]) -> None:
+    decoder = JsonDecoder(WIDE)
+    records = [json.dumps(record, **form).encode().replace(b"Infinity", b"9e999")] * 3  # type: ignore[arg-type]
+    plain = np.ones(3, np.bool_)
+    assert decoder._plain is not None
+    decoder._plain.read(joined(records), begins_of(records), plain)
+    assert plain.all()
+
+
+def test_keys_in_any_order_and_more_than_are_remembered_are_found() -> None:
+    names = [f"f{number}" for number in range(700)]
+    fields = tuple(Field(name=name, source=name, dtype="int64") for name in names[::2])
+    random, records = Random(2), []
+    for number in range(40):
+        order = random.sample(names, len(names))
+        records.append(json.dumps({name: int(name[1:]) + number for name in order}).encode())
+    decoded = JsonDecoder(Schema(features=fields)).decode(records)
+    assert decoded.kept.tolist() == [*range(40)]
+    assert all((decoded.columns[name] == np.arange(40) + int(name[1:])).all() for name in names[::2])
