@@ -105,10 +105,10 @@ def make_application(
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
-    values = service.settings.api.read_values
-    app.include_router(DataRoutes(observer, partial(_inputs, service), values=values).router())
     exports = service.settings.export.path
     versions = None if exports is None else VersionFolder(exports / service.settings.name)
+    values = service.settings.api.read_values
+    app.include_router(DataRoutes(observer, partial(_inputs, service), versions, values=values).router())
     app.include_router(ExportRoutes(observer, versions).router())
     app.include_router(metrics_router(observer, audit, certificate))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))

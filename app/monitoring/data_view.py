@@ -13,6 +13,7 @@ from millrace.consumers.metric import Float32
 from millrace.training.trainer.inputs.changes import Changed
 from millrace.training.trainer.inputs.inputs_view import InputsView
 from millrace.training.trainer.inputs.portraits import QUANTILES, Portrait
+from millrace.training.trainer.inputs.unread_fields import UnreadField
 
 _BINS = 20
 _WIDE = 50
@@ -76,6 +77,24 @@ class InputView(PortraitView):
     """Records since then whose list was cut to its bound."""
 
 
+class UnreadView(Shape):
+    """A field of the records that nobody reads."""
+
+    field: str
+    """Where it is in a record, as `records` would name it."""
+    types: Mapping[str, Float32]
+    """The share of each type among the records that hold it: `text`, `integer`, `list of number` and so on."""
+    share: Float32
+    """Of the records looked at that hold it, from the first to the last that does."""
+    appeared: Moment | None = None
+    """The event time of the first record of it, if it was in none before."""
+    vanished: Moment | None = None
+    """The event time of the last record of it, if it is in none any more."""
+    partition: str
+    """Of that record; of the first one, if neither."""
+    offset: int
+
+
 class DataAnswer(Answer):
     """Whether the fields of the records are as they were."""
 
@@ -87,6 +106,12 @@ class DataAnswer(Answer):
     """Those of them that were looked at."""
     fields: list[InputView]
     """Those that have changed first, then by how much further off they are than usually."""
+    unread: list[UnreadView]
+    """Fields that nobody reads, those that have vanished or appeared first; empty if records name no fields."""
+    looked_at: int
+    """Records since checkpoint number 0 in which they were looked for: one of 512."""
+    hours_since: Moment | None = None
+    """Since when hours are kept, by event time; left out before one is over."""
 
 
 class Histogram(Shape):
@@ -103,12 +128,37 @@ class FieldAnswer(Answer):
 
     until: Moment
     field: InputView
+    against: str
+    """What it is compared with: `before`, `day`, `week`, `export`, or a time."""
+    hour: Moment | None = None
+    """When the hour began that it is compared with, by event time; left out for `before`."""
+    apart: Float32 | None = None
+    """How far it lies from that, as a difference of shares, from 0 to 1."""
     before: PortraitView | None = None
-    """Before its change, or in the windows before; left out until there are enough."""
+    """How it was there. For `before`, that is before its change, or in the windows before; left out until there are
+    enough."""
     histogram: Histogram | None = None
     """Of numbers."""
     top: list[TopValue] | None = None
     """Of texts."""
+
+
+def unread_of(view: InputsView) -> list[UnreadView]:
+    """Return the fields that nobody reads."""
+    return [_unread(one) for one in view.unread]
+
+
+def _unread(one: UnreadField) -> UnreadView:
+    partition, offset, time_ms = one.began if one.vanished is None else one.ended
+    return UnreadView(
+        field=one.source,
+        types={kind: count / one.records for kind, count in sorted(one.types.items(), key=lambda each: -each[1])},
+        share=one.share,
+        appeared=event_moment(time_ms) if one.appeared is not None and one.vanished is None else None,
+        vanished=None if one.vanished is None else event_moment(time_ms),
+        partition=partition,
+        offset=offset,
+    )
 
 
 def inputs_of(view: InputsView) -> Iterator[InputView]:

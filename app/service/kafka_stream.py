@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.app.settings import Settings, to_decoder
+from millrace.app.settings.sections.records import to_look
 from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetters
 from millrace.consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from millrace.consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
@@ -176,6 +177,8 @@ class StreamFactory:
         self._schema = options.settings.row_schema
         # Where a schema is not known yet, the pool waits for it, not one of its threads.
         self._decoder = to_decoder(options.settings.records, wait_s=0.0)
+        # In a group nothing watches the inputs.
+        self._look = None if options.settings.scale.workers > 1 else to_look(options.settings.records)
         self._current: KafkaStream | None = None
 
     def open(self, order: StreamStart) -> KafkaStream:
@@ -191,6 +194,7 @@ class StreamFactory:
             threads=options.threads,
             on_refused=unless_skipped(order.skips, on_refused),
             admits=open_gates(options.gates, order.positions, order.skips),
+            look=self._look,
         )
         table = sorted(order.positions)
         assembler = Assembler(

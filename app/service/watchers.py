@@ -8,7 +8,7 @@ from dataclasses import replace
 from millrace.app.service.label_join import follow_arrivals
 from millrace.app.service.model_setup import live_metrics_of
 from millrace.app.settings.root import Settings
-from millrace.app.settings.sections.records import slice_fields, to_schema
+from millrace.app.settings.sections.records import slice_fields, sources_read, to_schema
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.gates.input_gate import InputGate
 from millrace.pipelines.gates.slice_gate import SliceGate
@@ -71,7 +71,7 @@ def inputs_of(settings: Settings, report: ReportEvent = ignore_event) -> Inputs:
     """Return what watches whether the fields of the records are as they were."""
     records = settings.records
     schema = replace(to_schema(records), slices=slice_fields(records))
-    return Inputs(InputGate(schema), [*records.slices], report)
+    return Inputs(InputGate(schema), [*records.slices], report, sources_read(records))
 
 
 def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:

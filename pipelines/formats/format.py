@@ -47,6 +47,8 @@ class Format(ABC):
     """The kind of its schemas in a registry; None where its records cannot name one."""
     is_read_by_schema: ClassVar[bool] = False
     """Whether records cannot be read without the schema that wrote them."""
+    names_fields: ClassVar[bool] = False
+    """Whether each record names its fields, so that `types` can tell those that nobody reads."""
     loads_tensorflow: ClassVar[bool] = False
     """Whether its decoder imports TensorFlow."""
     is_text: ClassVar[bool] = False
@@ -103,6 +105,13 @@ class Format(ABC):
         """Return the name of the schema that such a header names; None where the registry has none of this format.
 
         Raise NotYetError while it is not known.
+        """
+        return None
+
+    def types(self, value: bytes, *, framed: bool) -> Mapping[str, str] | None:
+        """Return the type of each field that a record names, by source; None where it is none, or names no fields.
+
+        `framed`: whether records begin with the number of a schema.
         """
         return None
 

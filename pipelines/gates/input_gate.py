@@ -5,7 +5,7 @@ of its partition and offset, so that the sample is the same in whatever chunks t
 what the decoded rows take, at most.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -144,12 +144,24 @@ class InputSample:
     """[row, column] of those that are texts: bytes."""
 
 
+class UnreadTypes(NamedTuple):
+    """What a record holds that nobody reads."""
+
+    offset: int
+    time_ms: int
+    """Its event time."""
+    types: Mapping[str, str]
+    """By source."""
+
+
 class Sampled(NamedTuple):
     """What is kept of a chunk."""
 
     sample: InputSample
     refused: Sequence[Refused]
     """The records that could not be decoded."""
+    unread: Sequence[UnreadTypes]
+    """Of records that were looked at."""
 
 
 class SeenInputs(NamedTuple):
@@ -164,6 +176,10 @@ class SeenInputs(NamedTuple):
     def refused(self) -> Sequence[Refused]:
         """Return the records that could not be decoded."""
         return [one for one in self.kept.refused if self.start <= one.offset < self.end]
+
+    def unread(self) -> Sequence[UnreadTypes]:
+        """Return what was found in records that were looked at."""
+        return [one for one in self.kept.unread if self.start <= one.offset < self.end]
 
 
 class InputGate(WatchingGate[Sampled, SeenInputs]):
@@ -182,7 +198,11 @@ class InputGate(WatchingGate[Sampled, SeenInputs]):
     def keep(self, decoded: Decoded) -> tuple[Int64s, Sampled]:
         """Keep a sample of a chunk."""
         sample = self._sampled(decoded)
-        return sample.offsets, Sampled(sample, decoded.refused)
+        unread = [
+            UnreadTypes(int(decoded.offsets[row]), int(decoded.event_times[row]), types)
+            for row, types in decoded.unread
+        ]
+        return sample.offsets, Sampled(sample, decoded.refused, unread)
 
     def piece_of(self, kept: Sampled, rows: slice, start: int, end: int) -> SeenInputs:
         """Return a part of a chunk."""

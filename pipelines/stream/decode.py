@@ -88,6 +88,8 @@ class Decoded:
     """What labels that come later are found by; None where the schema has no key."""
     timestamps: Int64s | None = None
     """Kafka's timestamps of the rows, in milliseconds since 1970; None where the schema has no key."""
+    unread: tuple[tuple[int, Mapping[str, str]], ...] = ()
+    """Of some rows, by their places: the types of the fields of their records that nobody reads."""
     slices: Mapping[str, "SliceValues"] = field(default_factory=dict)
     """What live scores are shown by, of each row that decodes; what leaves rows out later leaves these as they are."""
 
@@ -313,11 +315,16 @@ class DecodePool:
         threads: int,
         on_refused: Callable[[Chunk, Refused], None] | None = None,
         admits: Callable[[Decoded], bool] | None = None,
+        look: Callable[[Chunk, Decoded], tuple[tuple[int, Mapping[str, str]], ...]] | None = None,
     ) -> None:
-        """`admits` is asked whether the next chunk may be returned now, until it says so; it never waits."""
+        """`admits` is asked whether the next chunk may be returned now, until it says so; it never waits.
+
+        `look` gives what a decoded chunk has as `unread`; it is asked on the pool's threads.
+        """
         self._decoder = decoder
         self._on_refused = on_refused
         self._admits = admits
+        self._look = look
         self._changed = threading.Condition()
         self._queue: deque[_Submitted] = deque()
         self._lacking: tuple[float, str] | None = None
@@ -351,7 +358,7 @@ class DecodePool:
     def submit(self, chunk: Chunk) -> None:
         """Queue a chunk for decoding; never waits. Raise RuntimeError after `close`."""
         with self._changed:
-            future = self._executor.submit(decode_chunk, chunk, self._decoder)
+            future = self._executor.submit(self._decoded, chunk)
             nbytes = max(chunk.nbytes, len(chunk) * self.row_nbytes)
             self._queue.append(_Submitted(chunk, future, nbytes))
         future.add_done_callback(self._wake)
@@ -389,6 +396,10 @@ class DecodePool:
                     self._queue.popleft()
                     return decoded
 
+    def _decoded(self, chunk: Chunk) -> Decoded:
+        decoded = decode_chunk(chunk, self._decoder)
+        return decoded if self._look is None else replace(decoded, unread=self._look(chunk, decoded))
+
     def discard(self) -> int:
         """Drop all chunks that `next` has not returned; return how many records they held."""
         with self._changed:
@@ -422,7 +433,7 @@ class DecodePool:
             for entry in self._queue:
                 if entry.future.done() and isinstance(entry.future.exception(), NotYetError):
                     entry.again_at = None
-                    entry.future = self._executor.submit(decode_chunk, entry.chunk, self._decoder)
+                    entry.future = self._executor.submit(self._decoded, entry.chunk)
                     entry.future.add_done_callback(self._wake)
 
     def _await_admission(self, head: _Submitted, decoded: Decoded, timeout: float | None) -> None:

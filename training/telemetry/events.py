@@ -51,6 +51,7 @@ class EventKind(StrEnum):
     MARK = "mark"
     """A detector of `training.detectors` has found a change."""
     INPUT_CHANGED = "input_changed"
+    UNREAD_FIELDS = "unread_fields"
     """A field of the records is other than before."""
     DETECTOR_FAILED = "detector_failed"
     """One has raised, and is left out until the next start."""

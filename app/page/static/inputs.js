@@ -8,6 +8,8 @@ const WIDTH = 320;
 const HEIGHT = 96;
 let askedAt = -Infinity;
 let chosen = null; // the field that is shown in full
+let against = "before"; // what it is compared with
+const AGAINST = { before: "before", day: "a day ago", week: "a week ago", export: "as exported" };
 
 // `read` gets a path of the API.
 export async function inputs(status, read) {
@@ -20,23 +22,34 @@ async function look(read) {
   askedAt = performance.now();
   try {
     const data = await read("/data");
-    const one = chosen === null ? null : await read(`/data/${encodeURIComponent(chosen)}`);
-    show(data, one, read);
+    show(data, chosen === null ? null : await readField(read), read);
   } catch {
     // The feed shows that the service does not answer; a field of the model before is chosen no longer.
     chosen = null;
   }
 }
 
-function show({ fields, records, sampled, until }, one, read) {
+// An hour that is not kept, or no export, leaves the comparison with before.
+async function readField(read) {
+  const path = `/data/${encodeURIComponent(chosen)}`;
+  if (against === "before") return read(path);
+  try {
+    return await read(`${path}?against=${against}`);
+  } catch (error) {
+    if (!error.message.endsWith(": 404")) throw error;
+    return { ...(await read(path)), lacks: against };
+  }
+}
+
+function show({ fields, records, sampled, until, unread }, one, read) {
   const changed = fields.filter((field) => field.changed).length;
   const says = fields.length === 0 ? "No window of records is over yet." : `${changed === 0 ? "All fields are as before" : changed === 1 ? "One field is other than before" : `${changed} fields are other than before`}, by ${words.count(sampled)} of the ${words.count(records)} records until ${until.replace("T", " ").slice(0, 19)}.`;
   say(byId("inputs-says"), says);
-  const said = JSON.stringify([fields, one]);
+  const said = JSON.stringify([fields, one, unread]);
   if (byId("inputs-parts").dataset.said === said) return;
   byId("inputs-parts").dataset.said = said;
   const focused = document.activeElement?.dataset?.field;
-  byId("inputs-parts").replaceChildren(...[one && inFull(one), fields.length && table(fields, read)].filter(Boolean));
+  byId("inputs-parts").replaceChildren(...[one && inFull(one, read), fields.length && table(fields, read), unread.length && unreadTable(unread)].filter(Boolean));
   if (focused !== undefined) byId("inputs-parts").querySelector(`[data-field="${CSS.escape(focused)}"]`)?.focus();
 }
 
@@ -50,6 +63,20 @@ function table(fields, read) {
       element("td", { class: "further" }, share(field.missing)),
       element("td", { class: "further" }, words.percent(field.distance)),
       element("td", { class: "what" }, what(field))))));
+}
+
+function unreadTable(unread) {
+  const news = ({ appeared, vanished, partition, offset }) =>
+    appeared || vanished ? `${vanished ? "vanished after" : "appeared"} ${(vanished ?? appeared).replace("T", " ").slice(0, 19)}, ${partition} offset ${offset}` : "";
+  return element("section", { class: "unread", "aria-label": "Fields that nobody reads" },
+    element("h3", {}, "Fields that nobody reads"),
+    element("table", { class: "numbers named inputs" },
+      element("thead", {}, element("tr", {}, ...["field", "type", "in", "what has changed"].map((head) => element("th", { scope: "col" }, head)))),
+      element("tbody", {}, ...unread.map((one) => element("tr", { class: one.appeared || one.vanished ? "changed" : "" },
+        element("th", { scope: "row" }, one.field),
+        element("td", { class: "what" }, Object.keys(one.types).join(" or ")),
+        element("td", {}, share(one.share)),
+        element("td", { class: "what" }, news(one)))))));
 }
 
 function opens(name, read) {
@@ -69,35 +96,48 @@ function what({ field, changed }) {
 const share = (part) => (part > 0 && part < 0.005 ? "< 1 %" : words.percent(part));
 const now = ({ kind, quantiles, distinct }) => (kind === "text" ? `${words.count(distinct)} values` : words.metric(quantiles?.p50));
 
-function inFull({ field, before, histogram, top }) {
-  const pictures = histogram ? [["now", histogram.now], ["before", histogram.before]].filter(([, shares]) => shares) : [];
+function inFull({ field, before, histogram, top, hour, apart, lacks }, read) {
+  const then = hour ? `${hour.replace("T", " ").slice(0, 16)}` : "before";
+  const pictures = histogram ? [["now", histogram.now, "now"], ["before", histogram.before, then]].filter(([, shares]) => shares) : [];
   const most = Math.max(0.001, ...pictures.flatMap(([, shares]) => shares));
   return element("section", { class: "in-full", "aria-label": field.field },
     element("h3", {}, field.field),
-    element("div", { class: "beside-picture" }, ...pictures.map(([when, shares]) => bars(when, shares, histogram.edges, most))),
-    field.kind === "number" ? quantiles(field, before) : values(top, before));
+    compares(read),
+    element("p", {}, lacks ? `Nothing is kept to compare it with ${AGAINST[lacks]}: hours are kept for a week, once they are over.` : apart == null ? "" : `${words.percent(apart)} apart from ${hour ? `the hour from ${then}` : "before"}`),
+    element("div", { class: "beside-picture" }, ...pictures.map(([when, shares, text]) => bars(when, shares, histogram.edges, most, text))),
+    field.kind === "number" ? quantiles(field, before, then) : values(top, before, then));
 }
 
-function bars(when, shares, edges, most) {
+function compares(read) {
+  const options = Object.entries(AGAINST).map(([name, text]) => element("option", { value: name, ...(name === against ? { selected: "" } : {}) }, text));
+  const select = element("select", { "data-field": "against" }, ...options);
+  select.addEventListener("change", () => {
+    against = select.value;
+    look(read);
+  });
+  return element("label", {}, "compared with ", select);
+}
+
+function bars(when, shares, edges, most, text) {
   const step = WIDTH / shares.length;
   return element("figure", {},
-    drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: `bars ${when}`, role: "img", "aria-label": `How the numbers are distributed ${when}` },
+    drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: `bars ${when}`, role: "img", "aria-label": `How the numbers are distributed ${text}` },
       ...shares.map((part, at) => drawn("rect", { x: at * step + 0.5, width: step - 1, y: HEIGHT * (1 - part / most), height: HEIGHT * (part / most) }))),
-    element("figcaption", {}, `${when}: ${words.metric(edges[0])} to ${words.metric(edges.at(-1))}`));
+    element("figcaption", {}, `${text}: ${words.metric(edges[0])} to ${words.metric(edges.at(-1))}`));
 }
 
-function quantiles(field, before) {
+function quantiles(field, before, then) {
   const names = { p05: "5 %", p25: "25 %", p50: "half", p75: "75 %", p95: "95 %" };
-  return plain(["at most", "now", "before"], [
+  return plain(["at most", "now", then], [
     ...Object.entries(names).map(([name, text]) => [text, words.metric(field.quantiles?.[name]), words.metric(before?.quantiles?.[name])]),
     ["missing", share(field.missing), before ? share(before.missing) : ""],
   ]);
 }
 
-function values(top, before) {
+function values(top, before, then) {
   const hidden = top.length > 0 && top[0].value == null;
-  const rows = top.map(({ value, share: part, before: then }, at) => [value ?? `value ${at + 1}`, share(part), then == null ? "" : share(then)]);
-  return element("div", {}, plain([hidden ? "values (shown with api.read_values)" : "values", "now", before ? "before" : ""], rows));
+  const rows = top.map(({ value, share: part, before: earlier }, at) => [value ?? `value ${at + 1}`, share(part), earlier == null ? "" : share(earlier)]);
+  return element("div", {}, plain([hidden ? "values (shown with api.read_values)" : "values", "now", before ? then : ""], rows));
 }
 
 function plain(heads, rows) {

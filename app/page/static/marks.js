@@ -12,6 +12,7 @@ const KINDS = {
   hyperparameters: { sign: "config", label: "new config" },
   mark: { sign: "detector", label: "detector" },
   input_changed: { sign: "detector", label: "input" },
+  unread_fields: { sign: "detector", label: "input" },
   member_restarted: { sign: "detector", label: "detector" },
   paused: { sign: "pause", label: "pause" },
   resumed: { sign: "resume", label: "resumed" },

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
@@ -24,6 +24,7 @@ from millrace.pipelines.formats.shared.protocol import TopicDecoder
 from millrace.pipelines.formats.shared.sliced_decoder import SlicedDecoder
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.schema import DTYPES, RAGGED, Schema
+from millrace.pipelines.stream.record_look import RecordLook, TopicLook
 from millrace.pipelines.where.conditions import Place, WhereCondition
 from millrace.pipelines.where.selection import check, selecting
 from millrace.training.model.setup.model_code import model_sha256
@@ -380,6 +381,26 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     # The fields of a topic lie in places of their own, and the model's names for them are the same.
     usual = decoder(records.model_copy(update={"by_topic": {}}))
     return TopicDecoder(usual, {topic: decoder(records_of(records, topic)) for topic in records.by_topic})
+
+
+def to_look(records: RecordsSettings) -> RecordLook:
+    """Return what finds the fields of such records that nobody reads."""
+
+    @lru_cache
+    def look(topic: str) -> TopicLook | None:
+        of = records_of(records, topic)
+        form = to_format(of)
+        if not form.names_fields:
+            return None
+        return TopicLook(partial(form.types, framed=of.registry is not None), sources_read(of))
+
+    return RecordLook(look)
+
+
+def sources_read(records: RecordsSettings) -> frozenset[str]:
+    """Return the sources of all fields that something is done with."""
+    fields = (*to_schema(records).fields, *slice_fields(records))
+    return frozenset({*(field.source.removesuffix("[]") for field in fields), *records.where})
 
 
 def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None, *, timed: bool = False) -> Decoder:

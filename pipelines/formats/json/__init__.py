@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from millrace.pipelines.formats.draft import DraftSample, Look, Row, fitting
 from millrace.pipelines.formats.format import HEADER, Format, Glance, late
+from millrace.pipelines.formats.shared.field_types import field_types
 from millrace.pipelines.formats.shared.made_up import made_up_records
 from millrace.pipelines.formats.shared.paths import asked_of, distinct_fields, parse
 from millrace.pipelines.formats.shared.protocol import Decoder
@@ -23,6 +24,7 @@ class JsonFormat(Format):
 
     name = "json"
     registry_kind = "JSON"
+    names_fields = True
 
     def fits(self, schema: Schema, settings: Any = None, *, registered: bool = False) -> None:
         asked_of(distinct_fields(schema))
@@ -46,6 +48,13 @@ class JsonFormat(Format):
         if registered is None or registered.kind != self.registry_kind:
             return None
         return str(late("json.framed:name_of")(registered.text))
+
+    def types(self, value: bytes, *, framed: bool) -> Mapping[str, str] | None:
+        try:
+            record = json.loads(value[HEADER:] if framed else value)
+        except (ValueError, RecursionError):
+            return None
+        return field_types(record) if isinstance(record, dict) else None
 
     def draft(self, sample: DraftSample) -> Look | None:
         def read(value: bytes) -> Row | None:

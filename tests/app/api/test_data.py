@@ -16,6 +16,9 @@ def watch() -> Watch:
     """A price that is a hundred times what it was, since some seconds."""
     found = Watch(World(FIELDS, seed=1))
     found.go(60.0)
+    for at in range(200):
+        types = {"old": "text"} if at < 100 else {"geo.lat": "number" if at % 4 else "null", "old": "text"}
+        found.inputs.unread.note(("clicks:0", 512 * at, 1000 * at), types)
     found.go(10.0, lambda columns: columns.update(price_0=columns["price_0"] * 100))
     return found
 
@@ -56,6 +59,21 @@ def test_the_field_that_has_changed_comes_first_with_what_and_since_when(
     assert [*missing] == ["maybe_0"]
 
 
+def test_fields_that_nobody_reads_are_listed_with_their_types(watching: Callable[..., Client]) -> None:
+    answer = watching().seen("/data")
+    assert answer["looked_at"] == 200
+    new, old = answer["unread"]
+    assert new == {
+        "field": "geo.lat",
+        "types": {"number": 0.75, "null": 0.25},
+        "share": 1.0,
+        "appeared": "1970-01-01T00:01:40.000Z",
+        "partition": "clicks:0",
+        "offset": 51200,
+    }
+    assert (old["field"], old["types"], "appeared" in old, "vanished" in old) == ("old", {"text": 1.0}, False, False)
+
+
 def test_a_number_is_shown_now_and_before_in_the_same_bins(watching: Callable[..., Client]) -> None:
     answer = watching().seen("/data/price_0")
     now, before = answer["field"]["quantiles"]["p50"], answer["before"]["quantiles"]["p50"]
@@ -67,6 +85,26 @@ def test_a_number_is_shown_now_and_before_in_the_same_bins(watching: Callable[..
     half = len(histogram["now"]) // 2
     assert sum(histogram["before"][:half]) > 0.8 > sum(histogram["now"][:half]) + 0.5
     assert "top" not in answer
+
+
+def test_a_field_is_compared_with_an_hour_that_is_kept(watching: Callable[..., Client], watch: Watch) -> None:
+    client = watching()
+    assert client.seen("/data/price_0")["against"] == "before"
+    refused = client.get("/data/price_0?against=week")
+    assert is_problem(refused, 404)
+    assert refused.json()["fix"] == "The first one is kept when it is over."
+    assert is_problem(client.get("/data/price_0?against=export"), 404)
+    assert is_problem(client.get("/data/price_0?against=yesterday"), 422)
+    watch.world.at_s += 24 * 3600
+    watch.go(12.0)
+    kept = client.seen("/data")["hours_since"]
+    assert kept == "1970-01-01T00:00:00.000Z"
+    for against in ("day", kept):
+        answer = client.seen(f"/data/price_0?against={against}")
+        assert (answer["against"], answer["hour"]) == (against, kept)
+        assert answer["apart"] == pytest.approx(answer["field"]["distance"], abs=0.9)
+        assert sum(answer["histogram"]["before"]) == pytest.approx(1, abs=1e-4)
+    assert is_problem(client.get("/data/price_0?against=1970-01-01T07:00:00Z"), 404)
 
 
 def test_values_of_texts_are_shown_only_if_readers_may_see_them(watching: Callable[..., Client]) -> None:

@@ -105,7 +105,7 @@ class ComparedWindow:
         return Changed(
             field=name,
             cause=cause,
-            text=f"{text}, since {_clock(since_ms)}, {partition} offset {offset}",
+            text=f"{text}, since {clock(since_ms)}, {partition} offset {offset}",
             effect=effect,
             since_ms=since_ms,
             partition=partition,
@@ -164,7 +164,7 @@ def _since(more: Gained, rows: WindowRows) -> Places:
     return order[int(sums[:-1].argmin()) :]
 
 
-def _clock(time_ms: int) -> str:
+def clock(time_ms: int) -> str:
     """Return an event time to the second, or as a number if no calendar has it."""
     try:
         return f"{moment(time_ms / 1000)[:19]}Z"

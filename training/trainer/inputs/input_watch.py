@@ -22,7 +22,7 @@ from millrace.pipelines.stream.blocks import Span
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 from millrace.training.telemetry.watcher import Call, Watcher
-from millrace.training.trainer.inputs.changes import Changed, ComparedWindow
+from millrace.training.trainer.inputs.changes import Changed, ComparedWindow, clock
 from millrace.training.trainer.inputs.distances import (
     COMPARED,
     Cause,
@@ -35,8 +35,10 @@ from millrace.training.trainer.inputs.distances import (
     with_derived,
 )
 from millrace.training.trainer.inputs.figures import CHANGED, NAME, InputFigures
+from millrace.training.trainer.inputs.hours import HoursOfInputs
 from millrace.training.trainer.inputs.inputs_view import InputsView
 from millrace.training.trainer.inputs.open_window import WINDOW_MS, OpenWindow, WindowRows
+from millrace.training.trainer.inputs.unread_fields import UnreadFields, named
 
 _REFERENCE, _RENEWED = 8, 4
 """Windows that a window is compared with, and after how many they are replaced by newer ones."""
@@ -70,8 +72,14 @@ class Inputs(Watcher):
     name = NAME
     score_names = (CHANGED,)
 
-    def __init__(self, gate: InputGate, slices: Collection[str] = (), report: ReportEvent = ignore_event) -> None:
-        """`slices` are the fields by whose values a change may be told apart."""
+    def __init__(
+        self,
+        gate: InputGate,
+        slices: Collection[str] = (),
+        report: ReportEvent = ignore_event,
+        read: Collection[str] = (),
+    ) -> None:
+        """`slices` are the fields by whose values a change may be told apart, `read` the sources that are read."""
         self.gates = (gate,)
         self._gate, self._report = gate, report
         self.fields = (*gate.numbers, *gate.texts)
@@ -83,6 +91,8 @@ class Inputs(Watcher):
         self._some_absent = bool(np.isfinite(self._absent).any())
         self._absent_texts = [one.missing if isinstance(one.missing, bytes) else None for one in gate.texts]
         self._open = OpenWindow(gate)
+        self.unread = UnreadFields(read)
+        self._hours = HoursOfInputs()
         self.view: InputsView | None = None
         """What was known at the end of the last window; None before the first."""
         self._marks = 0
@@ -112,6 +122,8 @@ class Inputs(Watcher):
         self._refused: dict[str, dict[str, int]] = {}
         self._refused_now = np.zeros(shape[0], np.int64)
         self._cut: dict[str, int] = {}
+        self.unread.clear()
+        self._hours.clear()
         self._waiting: list[tuple[Span, Sequence[SeenInputs]]] = []
         """What calls have learnt and is not in the window yet; `_calls` are the places where each call ends."""
         self._calls: list[int] = []
@@ -137,6 +149,8 @@ class Inputs(Watcher):
                     self._cut[name] = self._cut.get(name, 0) + count
                 for seen in taken:
                     self._open.add(span.partition, seen.kept.sample, seen.rows)
+                    for offset, time_ms, types in seen.unread():
+                        self.unread.note((str(span.partition), offset, time_ms), types)
                     for one in seen.refused():
                         if one.field is not None:
                             counts = self._refused.setdefault(one.field, {})
@@ -178,8 +192,12 @@ class Inputs(Watcher):
             effects, excess = self._effects(distances(now, self._reference))
             unusual = excess - _LEAST - _OWN * self._own
             self._judge(rows, now, effects, excess, unusual)
+        self._tell_unread()
         self._windows += 1
         self._next.append(Digest.of(now))
+        self._hours.add(
+            self._next[-1], self._open.reached_ms, [one.name for one in self.fields], len(self._gate.numbers)
+        )
         if len(self._next) == _RENEWED:
             self._past = [*self._past, *self._next][-_REFERENCE:]
             self._next = []
@@ -195,6 +213,9 @@ class Inputs(Watcher):
             changed=dict(self._changed),
             refused={name: dict(counts) for name, counts in self._refused.items()},
             cut=dict(self._cut),
+            hours=self._hours.kept,
+            unread=self.unread.all(),
+            looked_at=self.unread.records,
             records=self._open.records,
             ended_ms=self._open.reached_ms,
         )
@@ -302,6 +323,24 @@ class Inputs(Watcher):
             others=others,
         )
 
+    def _tell_unread(self) -> None:
+        """Report the fields that nobody reads and that appeared, or vanished, together."""
+        appeared, vanished = self.unread.news()
+        if not appeared and not vanished:
+            return
+        clauses = [f"{named(some)} {what}" for some, what in ((appeared, "appeared"), (vanished, "vanished")) if some]
+        since = [one.began for one in appeared] + [one.ended for one in vanished]
+        partition, offset, time_ms = min(since, key=lambda place: place[2])
+        self._report(
+            EventKind.UNREAD_FIELDS,
+            f"Fields that nobody reads: {', and '.join(clauses)}, since {clock(time_ms)}, {partition} offset {offset}.",
+            appeared=[one.source for one in appeared],
+            vanished=[one.source for one in vanished],
+            since_ms=time_ms,
+            partition=partition,
+            offset=offset,
+        )
+
     # The state.
 
     def snapshot(self) -> PartState:
@@ -315,6 +354,8 @@ class Inputs(Watcher):
             "usual": self._usual.copy(),
             "settled": self._settled.copy(),
             "refused_now": self._refused_now.copy(),
+            "unread": self.unread.array(),
+            **self._hours.arrays(),
         }
         for kind, windows in (("past", self._past), ("next", self._next)):
             for at, one in enumerate(windows):
@@ -337,7 +378,11 @@ class Inputs(Watcher):
         self._begin()
         self.view = None
         facts, arrays = _copied(state.facts), state.arrays
-        if facts.get("fields") != self._names():
+        same = facts.get("fields") == self._names()
+        # Both know the fields by their names, whichever there are now.
+        self.unread.load(arrays.get("unread"))
+        self._hours.load(arrays, len(self._gate.texts) if same else None)
+        if not same:
             return
         self._open.load(facts["open"], WindowRows.of_arrays(arrays, "open", self._gate))
         self._last = WindowRows.of_arrays(arrays, "last", self._gate)

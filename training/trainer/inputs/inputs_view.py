@@ -7,8 +7,10 @@ from functools import cached_property
 from millrace.pipelines.gates.input_gate import WatchedColumn
 from millrace.training.trainer.inputs.changes import Changed
 from millrace.training.trainer.inputs.distances import Columns, Floats, Reference
+from millrace.training.trainer.inputs.hours import Hours
 from millrace.training.trainer.inputs.open_window import WindowRows
 from millrace.training.trainer.inputs.portraits import Portrait
+from millrace.training.trainer.inputs.unread_fields import UnreadField
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,12 @@ class InputsView:
     """Records since checkpoint 0 that were set aside for a field, by reason."""
     cut: Mapping[str, int]
     """Records since then whose list was cut to its bound."""
+    hours: Hours
+    """Of the week before."""
+    unread: Sequence[UnreadField]
+    """Fields that nobody reads: what is news first, then by name."""
+    looked_at: int
+    """Records in which such fields were looked for, since checkpoint 0."""
     records: int
     """Of the window."""
     ended_ms: int

@@ -12,7 +12,7 @@ import numpy as np
 from millrace.pipelines.gates.input_gate import Numbers
 from millrace.training.trainer.inputs.distances import Cause, Columns, Floats, Reference, chance
 
-_LEVELS = 64
+LEVELS = 64
 """Parts of equal size by whose bounds numbers are told."""
 QUANTILES = {"p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 _TOP = 20
@@ -66,7 +66,7 @@ class Portrait:
 
     def quantile(self, share: float) -> float:
         """Return the number below which this share lies; there is at least one number."""
-        return self.bounds[round(share * _LEVELS)]
+        return self.bounds[round(share * LEVELS)]
 
     def up_to(self, values: Floats) -> Floats:
         """Return the share of numbers up to each of these."""
@@ -78,11 +78,11 @@ class Portrait:
         if abs(self.missing - other.missing) > alike:
             return False
         if self.bounds and other.bounds:
-            mine, levels = np.array(self.bounds), np.linspace(0, 1, _LEVELS + 1)
+            mine, levels = np.array(self.bounds), np.linspace(0, 1, LEVELS + 1)
             theirs = np.array(other.bounds)
             # Between the bounds that are at most so many parts to the left, and to the right, of each.
-            off = round(alike * _LEVELS)
-            inner = np.arange(off, _LEVELS + 1 - off)
+            off = round(alike * LEVELS)
+            inner = np.arange(off, LEVELS + 1 - off)
             return bool(
                 len(levels) == len(mine)
                 and (theirs[inner - off] <= mine[inner]).all()
@@ -114,8 +114,21 @@ class Portrait:
 def _bounds(values: Numbers) -> tuple[float, ...]:
     if not len(values):
         return ()
-    at = np.rint(np.linspace(0, len(values) - 1, _LEVELS + 1)).astype(np.int64)
+    at = np.rint(np.linspace(0, len(values) - 1, LEVELS + 1)).astype(np.int64)
     return tuple(values[at].astype(np.float64).tolist())
+
+
+def apart(one: Portrait, other: Portrait) -> float:
+    """Return how far two portraits of a field lie from each other, as a difference of shares, from 0 to 1."""
+    found = abs(one.missing - other.missing)
+    if one.bounds and other.bounds:
+        edges = np.array([*one.bounds, *other.bounds])
+        found = max(found, float(np.abs(one.up_to(edges) - other.up_to(edges)).max()))
+    # Of an hour fewer of the frequent texts are known.
+    for value in [*one.top, *other.top][:_TOP] if one.top and other.top else ():
+        if value in one.top and value in other.top:
+            found = max(found, abs(one.top[value] - other.top[value]))
+    return found
 
 
 def change_of(cause: Cause, then: Portrait, now: Portrait, text: tuple[str, float, float] | None = None) -> str:

@@ -258,6 +258,8 @@ class Watch:
         self.gate.begin({})
 
     def _report(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+        if kind is EventKind.UNREAD_FIELDS:
+            return
         assert (kind, severity) == (EventKind.INPUT_CHANGED, Severity.WARNING)
         self.marks.append((self.world.at_s, facts["field"], text, facts["others"]))
 

@@ -1,0 +1,46 @@
+"""The types of what a record holds, by source, as a look at a whole record gives them. Pure; holds no value."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from millrace.pipelines.formats.shared.paths import Path, PathStep
+
+_DEEPEST, _MOST_NAMES, _ELEMENTS = 8, 50, 8
+LONGEST_SOURCE = 100
+"""Bytes; what lies at a longer one is left out, as its name may be data."""
+_NAMES = {type(None): "null", bool: "bool", int: "integer", float: "number", str: "text", bytes: "bytes"}
+OBJECT = "object"
+
+
+def field_types(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the type of each field, also of nested ones; an object of very many names is one field."""
+    found: dict[str, str] = {}
+    _note((), record, found)
+    return found
+
+
+def _note(steps: tuple[PathStep, ...], value: Any, found: dict[str, str]) -> None:
+    if isinstance(value, Mapping) and 0 < len(value) <= _MOST_NAMES and len(steps) < _DEEPEST:
+        for name, inside in value.items():
+            _note((*steps, PathStep(name)), inside, found)
+    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value[:_ELEMENTS]):
+        each = (*steps[:-1], PathStep(steps[-1].name, steps[-1].lists + 1))
+        for one in value[:_ELEMENTS]:
+            if isinstance(one, Mapping):
+                _note(each, one, found)
+    elif steps and (source := _spelled(steps)) is not None:
+        found[source] = _type_of(value)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, list):
+        inside = sorted({_type_of(one) for one in value[:_ELEMENTS]})
+        return f"list of {' or '.join(inside)}" if inside else "list"
+    return _NAMES.get(type(value), OBJECT)
+
+
+@lru_cache(4096)
+def _spelled(steps: tuple[PathStep, ...]) -> str | None:
+    source = str(Path(steps))
+    return source if len(source.encode("utf-8", "replace")) <= LONGEST_SOURCE else None
