@@ -7,11 +7,15 @@ from dataclasses import replace
 
 from millrace.app.service.label_join import follow_arrivals
 from millrace.app.service.model_setup import live_metrics_of
+from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.root import Settings
 from millrace.app.settings.sections.records import slice_fields, sources_read, to_schema
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.kafka.source import KafkaSource
 from millrace.pipelines.gates.input_gate import InputGate
+from millrace.pipelines.gates.served_gate import ServedGate
 from millrace.pipelines.gates.slice_gate import SliceGate
+from millrace.pipelines.stream.served_reader import ServedReader
 from millrace.training.detectors.detectors import Detectors
 from millrace.training.model.learner import Learner
 from millrace.training.telemetry.calibration.calibration import Calibration
@@ -21,6 +25,7 @@ from millrace.training.telemetry.watcher import Watcher
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
+from millrace.training.trainer.served.served_scores import ServedScores
 from millrace.training.trainer.slices.slice_scores import SliceScores
 
 
@@ -34,6 +39,7 @@ def watchers_of(
         calibration_of(learner, settings),
         inputs_of(settings, report),
         *_slices_of(learner, settings),
+        *_served_of(learner, settings, opened),
     )
 
 
@@ -85,6 +91,22 @@ def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:
             "so there is no score to show by slices; leave it out, or compile one of Keras' losses or metrics"
         )
     return (SliceScores(SliceGate([*settings.records.slices]), plan, window, time.monotonic),)
+
+
+def _served_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:
+    """Return what scores the predictions of servers, if they log any and the model's labels can be told."""
+    logged, plan = settings.serve.log, plan_of(learner.model, learner.call.metrics)
+    schema = to_schema(settings.records)
+    # With a label ahead a row is made of another record than the one that it is known by.
+    if logged.topic is None or plan.labels is Labels.NONE or any(label.ahead for label in schema.labels):
+        return ()
+    options = replace(
+        kafka_options(settings.kafka), topics=(logged.topic,), out_of_range="earliest", on_recreated="earliest"
+    )
+    reader = ServedReader(lambda: KafkaSource(options), settings.name)
+    opened.callback(reader.stop)
+    window = settings.training.live_metrics.window
+    return (ServedScores(ServedGate(schema, logged.share), reader, plan, window, (time.monotonic, time.time)),)
 
 
 def _arrivals_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:

@@ -61,6 +61,7 @@ from millrace.training.telemetry.no_change import RepeatedScore, mean_of, same
 from millrace.training.telemetry.phases import Phase, PhaseLimits, Phases
 from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.save_figures import LastSave
+from millrace.training.trainer.served.figures import ServedFigures
 from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.checkpoint_history import MEASURED, rewind
 
@@ -147,6 +148,7 @@ class Rig:
         )
         self.calibration: CalibrationFigures | None = None
         self.slices: Mapping[str, SliceFigures] = {}
+        self.served: Mapping[str, ServedFigures] = {}
         self.last: Manifest | None = None
         self.save_error: str | None = None
         self.learnt_to_ms: int | None = None
@@ -269,6 +271,7 @@ class Rig:
                 "scaled": {"price": ScaledFigures(mean=1834.5, deviation=312.25)},
                 "reservoir": ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
                 **({"slices": self.slices} if self.slices else {}),
+                **({"served": self.served} if self.served else {}),
                 **({} if self.calibration is None else {"calibration": self.calibration}),
             },
         )

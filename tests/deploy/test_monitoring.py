@@ -326,6 +326,22 @@ CASES: Mapping[str, Case] = {
         (), {'millrace_detector_marks_total{detector="drift"}': "3x60 4x60"}
     ),
     "a field of the records has changed": Case(("MillraceInputChanged",), {"millrace_input_marks_total": "0x110 1x10"}),
+    "a served version is worse than the model in training": Case(
+        ("MillraceServedWorse",),
+        {
+            'millrace_served_value_highest{version="4",metric="auc"}': "0.7x120",
+            'millrace_served_live_value{version="4",metric="auc"}': "0.75x120",
+            'millrace_served_records{version="4"}': "900x120",
+        },
+    ),
+    "a served version answered little": Case(
+        (),
+        {
+            'millrace_served_value_lowest{version="4",metric="log_loss"}': "0.7x120",
+            'millrace_served_live_value{version="4",metric="log_loss"}': "0.6x120",
+            'millrace_served_records{version="4"}': "40x120",
+        },
+    ),
     "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
     "somebody tries to order": Case(
         ("MillraceOrdersRefused",), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x100 0+1x20"}

@@ -101,11 +101,12 @@ def answered(pieces: Sequence[ScoredRows], plan: BaselinePlan) -> Answered | Non
     labels, answers = labels[keep], answers[keep]
     if not len(labels):
         return None
-    answers = _probabilities(answers, plan) if plan.logits else answers
+    answers = probabilities_of(answers, plan) if plan.logits else answers
     return Answered(labels, answers, partitions[keep, 0], offsets[keep, 0])
 
 
-def _probabilities(logits: Values, plan: BaselinePlan) -> Values:
+def probabilities_of(logits: Values, plan: BaselinePlan) -> Values:
+    """Return the probabilities of logits, by the kind of the labels."""
     if plan.labels is Labels.BINARY:
         return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))), np.float32)
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -38,6 +38,7 @@ from millrace.training.trainer.dependencies import TrainerOptions, TrainerReport
 from millrace.training.trainer.inputs.figures import NAME as INPUTS
 from millrace.training.trainer.learning import Learning, LearningParts
 from millrace.training.trainer.save_figures import SaveFigures
+from millrace.training.trainer.served.figures import NAME as SERVED
 from millrace.training.trainer.slices.figures import NAME as SLICES
 from millrace.training.trainer.state import TrainerState, release
 
@@ -132,8 +133,9 @@ class Relearning:
         }
         # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
         # What became of labels hangs on how far ahead they had been read, and predictions on when records arrived.
+        # Predictions of servers hang on when they were read.
         # A calibration, slices and the inputs are counted by the run alone, as they take no part in what is learnt.
-        others = {DETECTORS, LABELS, ARRIVALS, CALIBRATION, INPUTS, SLICES}
+        others = {DETECTORS, LABELS, ARRIVALS, CALIBRATION, INPUTS, SERVED, SLICES}
         files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in others}
         expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.

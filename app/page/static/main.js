@@ -12,6 +12,7 @@ import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
 import { SPANS } from "./scale.js";
+import { served } from "./served.js";
 import { slices } from "./slices.js";
 import { truth } from "./truth.js";
 import * as words from "./words.js";
@@ -153,6 +154,7 @@ function showAges() {
   exports(latest.status.exports, versions ?? [], now());
   truth(latest.status.training?.calibration);
   slices(latest.status.training?.slices);
+  served(latest.status.training?.served);
   inputs(latest.status, read);
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());

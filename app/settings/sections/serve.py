@@ -97,7 +97,8 @@ class ServeLogSettings(Section):
     topic: Topic | None = Field(
         None,
         description="A share of the predictions becomes records of this topic, which has to exist: with the key, the "
-        "version, its positions, the prediction and the time. Null: nothing is logged.",
+        "version, its positions, the prediction and the time. The trainer reads them back, and scores each by the "
+        "label with which its row is learnt. Null: nothing is logged.",
         examples=["cards-served"],
     )
     share: Share = Field(

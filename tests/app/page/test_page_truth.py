@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures, WorstRecord
+from millrace.training.trainer.served.figures import ServedFigures
 from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.api_rig import Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
@@ -123,6 +124,34 @@ def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig
         fits(page, dialog)
 
 
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_served_versions_stand_beside_the_model_in_training(
+    browser: Browser, rig: Rig, width: int, height: int
+) -> None:
+    def version(records: int, auc: float) -> ServedFigures:
+        one = sliced(records, auc)
+        return ServedFigures(
+            records=one.records,
+            values=one.values,
+            lowest=one.lowest,
+            highest=one.highest,
+            live={"auc": 0.75, "accuracy": 0.91, "log_loss": 0.29},
+            cumulative=one.cumulative,
+            cumulative_records=one.cumulative_records,
+            read=2 * one.cumulative_records,
+        )
+
+    rig.served = {"9": version(100, 0.7), "10": version(900, 0.72)}
+    rig.post()
+    for page, dialog in opened(browser, rig, width, height, "Served", "What the served versions score"):
+        expect(dialog.locator("tbody th")).to_have_text(["10", "9"])
+        expect(dialog.locator("tbody tr").nth(0).locator("td").nth(1)).to_have_text(
+            "0.7200.700 – 0.740; in training 0.750"
+        )
+        expect(dialog.locator("#served-says")).to_contain_text("Over the last 1,000 logged predictions")
+        fits(page, dialog)
+
+
 def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) -> None:
     rig.post()
     with serving(rig) as server:
@@ -131,3 +160,4 @@ def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) ->
         expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
         expect(page.locator("#how-true")).to_be_hidden()
         expect(page.locator("#for-whom")).to_be_hidden()
+        expect(page.locator("#by-version")).to_be_hidden()

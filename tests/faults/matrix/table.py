@@ -47,4 +47,5 @@ ROWS: Mapping[int, str] = {
     45: "tokens and logins that end while records come, the tokens' endpoint away",
     46: "the volume removed after a kill, where checkpoints have a mirror",
     47: "a server that remembers keys killed, and its trainer; versions swapped meanwhile",
+    48: "killed where predictions that servers have logged wait for the labels of their rows",
 }

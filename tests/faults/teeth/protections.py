@@ -79,6 +79,12 @@ def _files_of_tests() -> Mapping[str, list[Path]]:
 
 # fmt: off
 TEETH = (
+    Tooth(48, "A trainer that starts again reads logged predictions from the end of their topic.",
+          "ServedScores.restore", argument("read_from", 0, "{}"),
+          "test_each_prediction_is_scored_once_by_its_label_through_kills"),
+    Tooth(48, "A prediction that waits for its row is not in a checkpoint.", "ServedScores.restore",
+          calls("ServedPrediction", "ServedPrediction(0, *one[1:])"),
+          "test_each_prediction_is_scored_once_by_its_label_through_kills"),
     Tooth(47, "A new version takes the memory of a server back to where its checkpoint was.", "TopicMemory._newer",
           decides("position", "True"), "test_a_version_goes_on_with_the_newer_of_both_states"),
     Tooth(47, "A server reads records again that it has taken in.", "KeyMemory.take", decides("position", "False"),
