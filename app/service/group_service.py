@@ -21,6 +21,7 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, device_options, live_metrics_of, prove
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.service.service import Running, RunOptions, Service
+from millrace.app.service.step_numbers import settled_in_group
 from millrace.app.settings import Loaded
 from millrace.app.settings.environment import suspects_told
 from millrace.consumers.dead_letters.letter import DeadLetters
@@ -98,6 +99,7 @@ class GroupService(Service):
         self._raise_if_stopped()
         source, dead_letters = self._connect(opened)
         self._raise_if_stopped()
+        self.settings = settled_in_group(self.settings)
         group = self._meet(source)
         self._raise_if_stopped()
         # Build, trace and prove the model, as all do at the same time, on the chief's sample of records.

@@ -87,12 +87,14 @@ def make_learner(
     training = settings.training
     options = LearnerOptions(
         schema=settings.row_schema,
-        batch_size=training.batch_size if group is None else training.batch_size // settings.scale.workers,
+        batch_size=training.numbers.batch_size
+        if group is None
+        else training.numbers.batch_size // settings.scale.workers,
         devices=replace(device_options(settings), group=group),
         seed=training.seed,
         samples=samples,
-        passes=training.passes,
-        memory=training.memory,
+        passes=training.numbers.passes,
+        memory=training.numbers.memory,
         members=None if training.members is None else training.members.since_drift,
         rows_together=training.rows == "together",
         augment=functions.augment,

@@ -7,9 +7,11 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from millrace.app.settings import Loaded, Settings
+from millrace.app.settings.environment import of_libraries
 from millrace.app.settings.record_fields import OneLabelSettings
 from millrace.app.settings.renamed import RENAMED
 from millrace.app.settings.secret_files import masked
@@ -39,7 +41,9 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
     """Return what stands as provenance in each manifest."""
     settings, form = loaded.settings, loaded.settings.records.format
     # Masked first: a rotated password is not another config, and no hash of a manifest depends on a secret.
-    config = json.dumps(masked(settings.model_dump(mode="json")), sort_keys=True)
+    dumped = settings.model_dump(mode="json")
+    dumped["training"] |= asdict(settings.training.numbers)
+    config = json.dumps(masked(dumped), sort_keys=True)
     return {
         "millrace": own_version(),
         "python": platform.python_version(),
@@ -55,6 +59,11 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
     }
 
 
+def proven_with(loaded: Loaded) -> dict[str, Any]:
+    """Return what the proof of a model depends on and the model does not show: config, code, versions, environment."""
+    return {**provenance_of(loaded, None), "environment": of_libraries()}
+
+
 def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
     """Return the settings that change what is learnt, and which side is in force where a restore finds others.
 
@@ -62,7 +71,8 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
     """
     shaping = {name: section.used for name, section, _ in settings.shapings() if section.is_recorded}
     values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
-    training, model, records = values["training"], values["model"], values["records"]
+    training = {**values["training"], **asdict(settings.training.numbers)}
+    model, records = values["model"], values["records"]
     form, label = settings.records.format, records["label"]
     if label is None or isinstance(settings.records.label, OneLabelSettings):
         label = _field(label)

@@ -47,11 +47,11 @@ from millrace.app.service.model_setup import (
 )
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
-from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.provenance import hyperparameter_options, proven_with, provenance_of
+from millrace.app.service.step_numbers import settled
 from millrace.app.service.watchers import scored_by, watchers_of
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
-from millrace.app.settings.environment import of_libraries
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import MillraceError, first_clause
@@ -285,12 +285,13 @@ class Service:
         self._raise_if_stopped()
         source, dead_letters = self._connect(opened)
         self._raise_if_stopped()
+        self.settings = settled(self.settings, source, start_over=self.options.start_over)
+        self._loaded = replace(self._loaded, settings=self.settings)
         self.phases.enter(Phase.TRACING)
         samples = RecordSamples(self.settings, lease.folder)
         learner = build_learner(self.settings, samples.sources(source))
         self._raise_if_stopped()
-        told = {**provenance_of(self._loaded, None), "environment": of_libraries()}
-        remembered = RememberedProof(lease.folder.proof, told)
+        remembered = RememberedProof(lease.folder.proof, proven_with(self._loaded))
         if not remembered.holds(learner):
             remembered.keep(learner, prove(learner, self.settings))
         self._raise_if_stopped()

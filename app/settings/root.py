@@ -262,15 +262,16 @@ class Settings(Section):
         workers, training = self.scale.workers, self.training
         if workers == 1:
             return self
+        rows = training.numbers.batch_size
         problems = {
-            f"training.batch_size is {training.batch_size}, which {workers} workers cannot share evenly; write a "
-            f"multiple of {workers}": training.batch_size % workers,
+            f"training.batch_size is {rows}, which {workers} workers cannot share evenly; write a "
+            f"multiple of {workers}": rows % workers,
             "training.deterministic works with one worker only": training.deterministic,
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.rows: together works with one worker only": training.rows == "together",
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
             "training.detectors work with one worker only": bool(training.detectors),
-            "training.memory works with one worker only; leave it out": training.memory is not None,
+            "training.memory works with one worker only; leave it out": training.numbers.memory is not None,
             "training.members work with one worker only; leave them out": training.members is not None,
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,

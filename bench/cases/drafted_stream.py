@@ -95,7 +95,7 @@ def main() -> None:
             scored, right = right_of(service.running.live.look())
             training = service.settings.training
             pace = training.model_dump(mode="json", include={"batch_size", "passes", "memory", "members"})
-    if abs(scored - len(values)) >= training.batch_size:
+    if abs(scored - len(values)) >= training.numbers.batch_size:
         raise SystemExit(f"it has scored {scored} records of {len(values)}")
     cpu_s = time.process_time() - (began or 0.0)
     rig.report(

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True, help="stored records as JSON, about 100,000 for each second")
     parser.add_argument("--seconds", type=float, default=15.0)
     given = parser.parse_args()
-    batch = settings_of("higgs_json", MODEL).settings.training.batch_size
+    batch = settings_of("higgs_json", MODEL).settings.training.numbers.batch_size
     before_s = alone_s(given.seconds / 3)
     with hosted("higgs_json", {**place(given.bootstrap, given.topic), **MODEL}) as host:
         host.wait_for_calls(SETTLING_CALLS)

@@ -97,8 +97,17 @@ def test_batches_that_are_far_too_large_for_a_slow_topic_are_warned_of(
     assert pace.outcome is CheckOutcome.WARN
     assert pace.detail.startswith("training.batch_size: 64 rows a step are many for 0.008")
     assert pace.detail.endswith(
-        "init would draft {batch_size: 8, passes: 4, members: {recent: 300, since_drift: 10000, once: true}}"
+        "init would draft {batch_size: 8, passes: 4, members: {recent: 300, since_drift: 10000, once: true}}, or write "
+        "auto"
     )
+    auto, bounds = examined(load(config.write(name), {"MILLRACE_TRAINING__BATCH_SIZE": "auto"}).settings)
+    assert named(auto, "pace").outcome is CheckOutcome.OK
+    assert named(auto, "pace").detail.startswith(
+        "training.batch_size: auto: 8 rows a step, 4 passes, a memory of 300 records: The topic holds 30 records, and"
+    )
+    assert bounds is not None
+    assert bounds.settings is not None
+    assert bounds.settings.training.numbers.batch_size == 8
     few = examined(load(config.write(name), {"MILLRACE_TRAINING__BATCH_SIZE": "32"}).settings)[0]
     assert "pace" not in {check.name for check in few}
 

@@ -1,9 +1,10 @@
 """`training`: how the model learns, and how it is scored."""
 
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from millrace.consumers.section import Count, Section, SettingError
 from millrace.consumers.units import Duration
@@ -28,7 +29,23 @@ AutoOrCount = Annotated[
 ]
 
 
+def at_most(value: int | Literal["auto"], most: int) -> int | Literal["auto"]:
+    """Return the value; ValueError if it is a number above the most."""
+    if value != "auto" and value > most:
+        raise ValueError(f"{value} is more than {most}; write a smaller number")
+    return value
+
+
 DetectorName = Annotated[str | UserClass, *named_or_class(DETECTORS, "./page_hinkley.py:PageHinkley")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNumbers:
+    """How many rows a step takes, how often each batch is learnt, and from how many recent records."""
+
+    batch_size: int = 1024
+    passes: int = 1
+    memory: int | None = None
 
 
 class LiveMetricsSettings(Section):
@@ -88,23 +105,24 @@ class MembersSettings(Section):
 class TrainingSettings(Section):
     """How it learns."""
 
-    batch_size: Count = Field(1024, ge=1, description="Rows of one training step, over all replicas.")
-    passes: Count = Field(
-        1,
-        ge=1,
-        le=1000,
+    batch_size: AutoOrCount = Field(
+        "auto",
+        description="Rows of one training step, over all replicas. auto: settled once, when the first start begins, by "
+        "how fast records come, as `millrace init` would; each later start takes the number of the checkpoint. 1024 in "
+        "a group, with rows: together, and where there are only files to learn from.",
+    )
+    passes: Annotated[AutoOrCount, AfterValidator(partial(at_most, most=1000))] = Field(
+        "auto",
         description="How often each batch is learnt, one update after another. More passes learn more from each "
         "record, and the computing grows with them. A record is scored before the first pass and counts "
-        "once.",
+        "once. auto: settled together with batch_size; 1 beside a batch_size of yours.",
     )
-    memory: Count | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
+    memory: Annotated[AutoOrCount, AfterValidator(partial(at_most, most=1_000_000))] | None = Field(
+        "auto",
         description="The passes after the first draw their rows from the last records that were learnt, this many, "
         "instead of repeating the batch. For the same computing a change is learnt better, and many passes do not wear "
         "the model out. The rows are in each checkpoint. Needs passes of 2 or more and one worker. Null: the batch is "
-        "repeated.",
+        "repeated. auto: settled together with passes; null beside passes of yours.",
         examples=[300],
     )
     members: MembersSettings | None = Field(
@@ -202,6 +220,17 @@ class TrainingSettings(Section):
     )
 
     @property
+    def left_to_auto(self) -> frozenset[str]:
+        """The names of the numbers of a step that are not settled."""
+        return frozenset(one.name for one in fields(StepNumbers) if getattr(self, one.name) == "auto")
+
+    @property
+    def numbers(self) -> StepNumbers:
+        """The numbers of a step; 1024 rows, learnt once, where nothing has settled what is left to auto."""
+        given = {one.name: getattr(self, one.name) for one in fields(StepNumbers) if one.name not in self.left_to_auto}
+        return StepNumbers(**given)
+
+    @property
     def detector_places(self) -> dict[str, str]:
         """By name as the settings have it, where each detector is found."""
         return {str(one): one.place if isinstance(one, UserClass) else one for one in self.detectors}
@@ -240,21 +269,22 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _memory_is_drawn_from(self) -> Self:
-        if self.members is not None and self.memory is not None:
+        numbers = self.numbers
+        if self.members is not None and numbers.memory is not None:
             raise SettingError("memory", "training.members have memories of their own; leave one of the two out")
-        name, held = "memory", self.memory
+        name, held = "memory", numbers.memory
         if self.members is not None:
             name, held = "members", self.members.recent
         if held is None:
             return self
-        if self.passes == 1:
+        if numbers.passes == 1:
             raise SettingError(
                 name, "the passes after the first draw from it, and there is one; set training.passes: 8"
             )
-        if held < self.batch_size:
+        if "batch_size" not in self.left_to_auto and held < numbers.batch_size:
             raise SettingError(
                 name,
-                f"{held} records are fewer than one batch of {self.batch_size}; set training.batch_size: 32, or "
+                f"{held} records are fewer than one batch of {numbers.batch_size}; set training.batch_size: 32, or "
                 "a larger memory",
             )
         if self.rows == "together":
@@ -267,9 +297,10 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _batch_divides(self) -> Self:
-        if isinstance(self.replicas, int) and self.batch_size % self.replicas:
+        rows = self.numbers.batch_size
+        if isinstance(self.replicas, int) and rows % self.replicas and "batch_size" not in self.left_to_auto:
             raise SettingError(
                 "batch_size",
-                f"{self.batch_size} rows cannot be shared evenly by {self.replicas} replicas; write a multiple",
+                f"{rows} rows cannot be shared evenly by {self.replicas} replicas; write a multiple",
             )
         return self

@@ -22,6 +22,7 @@ from millrace.app.service.group_service import GroupService
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.service.service import RunOptions, Service
+from millrace.app.service.step_numbers import recorded, with_numbers
 from millrace.app.settings import Loaded, Settings, load
 from millrace.app.settings.sections.scale import ScaleSettings
 from millrace.app.tools.bench.measure import Interval, Limits, Trial
@@ -59,6 +60,8 @@ def bench(loaded: Loaded, seconds: float) -> Trial:
 
 def set_apart(settings: Settings, folder: Path, scale: ScaleSettings) -> Settings:
     """Return the settings changed so that nothing is touched that others see."""
+    if (found := recorded(settings)) is not None:
+        settings = with_numbers(settings, found[0])
     changes = {
         "kafka": {"group": f"millrace-bench-{settings.name}", "start": "earliest", "out_of_range": "earliest"},
         "checkpoints": {"path": folder},

@@ -12,7 +12,7 @@ of it is published as checkpoint 0. Until then there is nothing: a fork that was
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from millrace.app.service.checkpoint_policies import remove_some, save_policy, s
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.step_numbers import numbers_in, with_numbers
 from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
@@ -62,7 +63,9 @@ def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
 
     `start` is where a replay begins; None goes on from the checkpoint's position.
     """
-    settings = loaded.settings
+    recorded = origin.part(HYPERPARAMETERS).facts
+    settings = with_numbers(loaded.settings, numbers_in(recorded))
+    loaded = replace(loaded, settings=settings)
     with _taken(settings) as (lease, store):  # (1)
         offsets = None if start is None else _offsets(settings, origin, start)
         # (2) Build and prove the new model, on the records that the old one has kept where they fit the schema.
@@ -76,7 +79,6 @@ def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
         table = match(learner.model, found)
         take_over(learner.model, table)  # (3)
         learner.scale.restore(origin.part(learner.scale.name))  # the weights are for inputs of that scale
-        recorded = origin.part(HYPERPARAMETERS).facts
         classes = {name.removesuffix(_CLASS): value for name, value in recorded.items() if name.endswith(_CLASS)}
         slots = keep_slots(learner.model, origin.part("optimizer").arrays, classes)
         facts = {key: value for key, value in table.facts().items() if key != "source"}

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.app.service.pace import pace_for
 from millrace.app.settings.spelling import flow
 from millrace.app.tools.init.column_roles import LENGTH, Roles, Sequences, Task
 from millrace.app.tools.init.columns import ColumnKind, ColumnLook
@@ -296,13 +297,6 @@ def _label(roles: Roles) -> Any:
     return settings
 
 
-_SMALL, _SMALL_BELOW = (8, 4), 100.0
-"""The batch size and passes below so many records a second, with a memory. Without it, four passes over the same 8 rows
-were 5 points worse on random trees than two."""
-_MEMORY = 300
-"""The rows of which later passes draw (docs/model.md). Images and sequences were not measured with it."""
-_SINCE_DRIFT = 10_000
-"""The most records of which the second member draws: since the stream has changed."""
 _TRAINING = {
     "batch_size": "records a step; larger ones are faster",
     "passes": "steps with each batch; only the first scores its records",
@@ -310,79 +304,3 @@ _TRAINING = {
     "members": "three models, mixed by how good each was of late",
 }
 """The comment beside each setting."""
-_LADDER = ((32, 8), (32, 4), (32, 2), (32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1))
-"""Batch sizes and passes of faster streams, those with the most updates a record first."""
-_UPDATES_PER_S, _SLOW_UPDATES_PER_S = 1000, 100
-"""What a busy core made of a small model's updates in `make bench-streams`, all that belongs to a batch included; and
-of small convolutions over 32 images of 32×32 pixels, or a recurrent layer over 32 sequences of 20."""
-_HEADROOM = 10
-"""How many times as fast as records come they should be learnt, so that what has piled up is soon caught up with."""
-_CATCH_UP_S = 600.0
-"""Within this time what the topic holds at the first start should be learnt."""
-_RATE, _LOW_RATE = 0.003, 0.001
-"""Adam's. 0.003 was better than Keras' 0.001, with one pass and with four; but not with images, nor where a class is
-rare: of a class of which one in 600 comes, AUC was 0.79 with 0.001 and one pass, 0.76 with 0.003, 0.72 with four."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """What a draft proposes, and why."""
-
-    batch_size: int
-    passes: int
-    memory: int | None
-    members: bool
-    """Whether members, one of which has such a memory, learn in place of one model."""
-    learning_rate: float
-    why: str
-    """A sentence or two for the drafted file."""
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """What it is in the settings' section `training`."""
-        remembered: dict[str, Any] = {"memory": self.memory} if self.memory else {}
-        if self.memory and self.members:
-            remembered = {"members": {"recent": self.memory, "since_drift": _SINCE_DRIFT, "once": True}}
-        return {"batch_size": self.batch_size, "passes": self.passes, **remembered}
-
-
-def pace_for(
-    held: int, records_per_s: float | None, *, slow: bool = False, images: bool = False, rare: bool = False
-) -> Pace:
-    """Return the pace for a topic that holds so many records and gets so many a second; None where that is unknown.
-
-    `slow` says that the model has layers that compute much, `images` that it learns them, and `rare` that of one class
-    very few records come.
-    """
-    updates_per_s = _SLOW_UPDATES_PER_S if slow else _UPDATES_PER_S
-    needed = max(_HEADROOM * (records_per_s or 0.0), held / _CATCH_UP_S)
-    ladder = _LADDER[1:] if slow else _LADDER
-    batch_size, passes = next(
-        ((size, times) for size, times in ladder if size * updates_per_s / times >= needed), ladder[-1]
-    )
-    if max(records_per_s or 0.0, held / _CATCH_UP_S) < _SMALL_BELOW and not (slow or rare):
-        batch_size, passes = _SMALL
-    if records_per_s is None:
-        come = "it is not known how fast more come"
-    elif records_per_s >= 1:
-        come = f"about {float(f'{records_per_s:.2g}'):,.0f} a second more come"
-    else:
-        come = f"about {float(f'{records_per_s * 3600:.2g}'):,.0f} an hour more come"
-    if rare:
-        passes = 1
-        so = "each batch is learnt once, at a low rate, as one class is rare: its few records would be learnt by heart"
-    elif passes > 1:
-        so = f"slow enough for small batches and {passes} passes: the more updates, the sooner a change is learnt"
-    elif batch_size == ladder[0][0]:
-        so = "slow enough for small batches: the more updates, the sooner a change is learnt"
-    else:
-        so = "too fast for smaller batches, with which a change would be learnt sooner"
-    return Pace(
-        batch_size=batch_size,
-        passes=passes,
-        memory=None if slow or passes == 1 else _MEMORY,
-        # They take twice the updates.
-        members=batch_size * updates_per_s / passes >= 2 * needed,
-        learning_rate=_LOW_RATE if images or rare else _RATE,
-        why=f"The topic holds {held:,} records, and {come}: {so}.",
-    )

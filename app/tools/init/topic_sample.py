@@ -4,19 +4,18 @@ Pure, except for `sampled_records`, which connects as a start does, commits noth
 """
 
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from millrace.app.service.kept_sample import read_between
+from millrace.app.service.pace import records_per_s
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.kafka import KafkaSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError, NotYetError
-from millrace.consumers.kafka.positions import Ago, Earliest, Latest, Start
+from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Chunk, Headers, Partition
 from millrace.pipelines.formats import every_format
@@ -25,44 +24,6 @@ from millrace.pipelines.formats.shared.paths import Envelope, PathStep
 from millrace.pipelines.formats.shared.paths import Path as SourcePath
 from millrace.pipelines.formats.shared.pieces import is_utf8
 from millrace.pipelines.schema import RegisteredSchema
-
-_SPANS_S = (3_600.0, 86_400.0)
-"""The last hour and the last day: the faster of both counts, as a model must keep up with a busy hour too."""
-_LEAST_AGE_S = 120.0
-"""A younger topic was filled for a trial, at a rate that says nothing."""
-_PARTS = 12
-"""Into this many equal parts a span is divided, to tell a stream from a bulk load."""
-_BUSY_PARTS = 3
-"""In a stream records come in so many parts at least; a bulk load is over within one or two."""
-_RECENT_PARTS = 3
-"""In so many of the newest parts of a topic's whole life none has come: it was filled, and is no stream now."""
-
-
-def records_per_s(offsets_at: Callable[[Start], Mapping[Partition, int]], oldest_ms: int) -> float | None:
-    """Return how many records came a second of late; None if that is not known.
-
-    It is not if none came in a day, if the topic is too young, or if its records came in one go, as a bulk load does.
-    `oldest_ms` is the time of the oldest record, milliseconds since 1970.
-    """
-    age_s = time.time() - oldest_ms / 1000
-    if age_s < _LEAST_AGE_S:
-        return None
-    end = sum(offsets_at(Latest()).values())
-    rates = []
-    for span_s in _SPANS_S:
-        seconds = min(span_s, age_s)
-        since = [sum(offsets_at(Ago(seconds * part / _PARTS)).values()) for part in range(_PARTS, 0, -1)]
-        if _is_stream([*since, end], is_whole_life=age_s < span_s):
-            rates.append((end - since[0]) / seconds)
-    return max(rates, default=None)
-
-
-def _is_stream(counts: list[int], *, is_whole_life: bool) -> bool:
-    """Return whether records come again and again, by how many there were at the ends of the parts."""
-    came = [later > earlier for earlier, later in pairwise(counts)]
-    ended = is_whole_life and not any(came[-_RECENT_PARTS:])
-    return sum(came) >= _BUSY_PARTS and not ended
-
 
 _MOST, _MOST_BYTES = 4000, 64 * 2**20
 """Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""

@@ -146,7 +146,7 @@ def training_blocks(
         settings.row_schema,
         range(len(source.shards)),
         FileOptions(
-            batch_size=training.batch_size,
+            batch_size=training.numbers.batch_size,
             batches_per_call=training.batches_per_call,
             shuffle=options.shuffle,
             cache=options.cache,

@@ -110,7 +110,7 @@ def made_of(
         "the files to validate on": [] if validation is None else _contents(validation),
         "the section records": _records(settings),
         "the code of preprocess": None if preprocess is None else _code_of(preprocess, settings.model.build.file),
-        "training.batch_size": settings.training.batch_size,
+        "training.batch_size": settings.training.numbers.batch_size,
         "training.batches_per_call": settings.training.batches_per_call,
         "memory.limit": settings.memory.limit,
         "--shuffle": options.shuffle,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from millrace.app.service.kept_sample import read_between
+from millrace.app.service.step_numbers import as_recorded
 from millrace.app.settings import Settings, load, own_settings, records_of, to_decoder, to_format, to_schema
 from millrace.app.settings.connection import kafka_options
 from millrace.app.settings.sections.labels import KEY
@@ -137,6 +138,7 @@ class Apart:
 
 def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, workers: int = 1) -> ProofResult:
     """Kill the trainer, or the workers of the group, `kills` times. UnprovenError where that shows nothing."""
+    settings = as_recorded(settings)
     with (
         tempfile.TemporaryDirectory(prefix="millrace-prove-") as folder,
         LocalBroker(Path(folder) / "broker", settings=BY_BROKER if settings.labels.used else None) as broker,
@@ -187,7 +189,7 @@ def _streams(
             made_up = with_keys(made_up, *((of_label, LABELS_FROM) if of_labels else (of_record, RECORDS_FROM)))
         return Generated(to_format(own), made_up, seed, own_settings(own), framed=own.registry is not None)
 
-    block = training.batch_size * training.batches_per_call
+    block = training.numbers.batch_size * training.batches_per_call
     most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None
     rate = max(_RECORDS_PER_S, block / 2) if waits_for_whole_blocks else _RECORDS_PER_S
@@ -216,8 +218,8 @@ def _kill_trainer(
 ) -> Drain:
     """Kill one trainer by the plan; return what lets it learn the rest."""
     training = settings.training
-    pace = SaveSchedule(every_s=EVERY_S, block_rows=training.batch_size * training.batches_per_call)
-    most_waiting = training.batch_size - 1 if training.partial_batches == "wait" else 0
+    pace = SaveSchedule(every_s=EVERY_S, block_rows=training.numbers.batch_size * training.batches_per_call)
+    most_waiting = training.numbers.batch_size - 1 if training.partial_batches == "wait" else 0
     campaign = Campaign(home, shelf, pace, figures, most_waiting=most_waiting)
     campaign.wage(faults, lambda fault: on_strike(fault, figures))
     return campaign.drain

@@ -17,6 +17,7 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.label_join import awaited, connect_labels
 from millrace.app.service.model_setup import build_learner, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
+from millrace.app.service.step_numbers import as_recorded
 from millrace.app.service.watchers import detectors_of
 from millrace.app.settings import Loaded, Settings, to_decoder
 from millrace.app.settings.connection import kafka_history, kafka_options
@@ -201,7 +202,10 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
     began, settings = time.monotonic(), loaded.settings
     folder = Folder(settings.checkpoints.path / settings.name)
     store = CheckpointStore(folder)
-    chain = chain_to(JournalReader(folder), _chosen(store, number))  # (1)
+    chosen = _chosen(store, number)
+    settings = as_recorded(settings, chosen)
+    loaded = replace(loaded, settings=settings)
+    chain = chain_to(JournalReader(folder), chosen)  # (1)
     compared_with, damage = _published(store, chain)
     origin = _origin(store, chain)
     report.found(chain, [*damage, *_remarks(loaded, chain)])
@@ -265,7 +269,7 @@ class _ChainRun:
         if gate is not None and shape is not None:
             shape = awaited(gate, shape)
         options = RecordedOptions(
-            batch_size=training.batch_size,
+            batch_size=training.numbers.batch_size,
             shuffle=training.shuffle,
             seed=training.seed,
             share=ROTATION_ROWS,
@@ -283,7 +287,7 @@ class _ChainRun:
         decoder, rows = to_decoder(self._settings.records), self._settings.block_schema
         feed = RecordedFeed(plan(), reader, decoder, rows, options, shape)
         how = DatasetOptions(
-            batch_size=training.batch_size, deterministic=True, threads=max(1, min(4, usable_cores() - 1))
+            batch_size=training.numbers.batch_size, deterministic=True, threads=max(1, min(4, usable_cores() - 1))
         )
         deliveries = Deliveries(feed, schema, how, learner.preprocess, bypassed(self._chain, origin))
         with closing(deliveries):

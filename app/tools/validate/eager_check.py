@@ -39,7 +39,7 @@ def eager_check(settings: Settings, samples: tuple[ReadSample, ...] = ()) -> Che
 
 
 def _run(settings: Settings, samples: tuple[ReadSample, ...]) -> str:
-    size = settings.training.batch_size
+    size = settings.training.numbers.batch_size
     functions = load(model_file(settings))
     keras.utils.set_random_seed(settings.training.seed)
     probes = ProbeRows(settings.row_schema, size, samples)

@@ -4,12 +4,13 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from millrace.app.service.kept_sample import RecordSamples
+from millrace.app.service.step_numbers import as_recorded
 from millrace.app.settings import Settings, load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
 from millrace.app.tools.validate.eager_check import eager_check
-from millrace.app.tools.validate.kafka_check import kafka_checks
+from millrace.app.tools.validate.kafka_check import Bounds, kafka_checks
 from millrace.app.tools.validate.model_check import build_checks, golden_check, model_checks
 from millrace.app.tools.validate.plugin_checks import detector_checks, writer_checks
 from millrace.app.tools.validate.record_check import format_checks
@@ -39,6 +40,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         yield certificate_check(settings.api.tls)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
+    settings = _settled(settings, bounds)
     if settings.archive.path is not None:
         yield archive_check(settings.archive.path)
     yield from detector_checks(settings.training.detector_places)
@@ -56,6 +58,7 @@ def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
     settings = yield from _settings_checks(path)
     if settings is None:
         return
+    settings = as_recorded(settings, number)
     learner = yield from build_checks(settings, (_kept(settings),))
     if learner is None:
         yield skip("checkpoint", "there is no model to compare one with")
@@ -70,7 +73,13 @@ def examine_eagerly(path: Path) -> Iterator[CheckResult]:
         return
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
+    settings = _settled(settings, bounds)
     yield eager_check(settings, (lambda: sample, _kept(settings)))
+
+
+def _settled(settings: Settings, bounds: Bounds | None) -> Settings:
+    """Return the settings with the numbers of a step with which a start would begin, as far as that is known."""
+    return as_recorded(settings) if bounds is None or bounds.settings is None else bounds.settings
 
 
 def _kept(settings: Settings) -> ReadSample:

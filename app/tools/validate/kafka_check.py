@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from millrace.app.service.announcing import SETTING
+from millrace.app.service.pace import pace_for, records_per_s
+from millrace.app.service.step_numbers import numbers_for, sentence, with_numbers
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.app.settings.spelling import flow
-from millrace.app.tools.init.drafted_config import pace_for
-from millrace.app.tools.init.topic_sample import records_per_s
 from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.label_check import label_checks
 from millrace.app.tools.validate.record_check import sample_checks
@@ -42,6 +42,8 @@ class Bounds:
     """What `kafka.start` comes to, or why it comes to nothing."""
     sample: RecordSample | None = None
     """Some records that decode."""
+    settings: Settings | None = None
+    """With the numbers of a step with which a start would begin; None where that is not known."""
 
 
 def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | None]:
@@ -81,32 +83,38 @@ def _look(
         partitions = [partition for partition in end if partition.topic == topic]
         held = sum(end[partition] - first[partition] for partition in partitions)
         yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
-    yield from _pace(settings, source, sum(end.values()) - sum(first.values()))
+    settled = yield from _pace(settings, source, sum(end.values()) - sum(first.values()))
     yield _commits(source, options)
     yield _dead_letters(settings, options)
     yield from _announcements(settings, options)
     checks, sample = sample_checks(settings, source, first, end)
     yield from checks
     yield from label_checks(settings, source, first, end)
-    return replace(bounds, sample=sample)
+    return replace(bounds, sample=sample, settings=settled)
 
 
-def _pace(settings: Settings, source: KafkaSource, held: int) -> Iterator[CheckResult]:
-    """Warn where batches are so large for a slow topic that next to nothing would be learnt."""
-    training = settings.training
+def _pace(settings: Settings, source: KafkaSource, held: int) -> Generator[CheckResult, None, Settings | None]:
+    """Settle the numbers of a step; warn where batches are so large that next to nothing would be learnt."""
     try:
+        found, why = numbers_for(settings, source)
+        settled = with_numbers(settings, found)
+        if "batch_size" in settings.training.left_to_auto:
+            yield ok("pace", sentence(settled.training.numbers, why))
+            return settled
         rate = records_per_s(source.resolve_start, oldest_ms=0)
     except MillraceError:  # Kafka went away since; the checks that need it say so
-        return
+        return None
+    rows = settled.training.numbers.batch_size
     if rate is None:
-        return
+        return settled
     advised = pace_for(held, rate)
-    if training.batch_size >= _FAR_TOO_LARGE * advised.batch_size:
+    if rows >= _FAR_TOO_LARGE * advised.batch_size:
         yield warn(
             "pace",
-            f"training.batch_size: {training.batch_size:,} rows a step are many for {rate:.3g} records a second, so "
-            f"that a change is learnt late; init would draft {flow(advised.training)}",
+            f"training.batch_size: {rows:,} rows a step are many for {rate:.3g} records a second, so that a change is "
+            f"learnt late; init would draft {flow(advised.training)}, or write auto",
         )
+    return settled
 
 
 def _commits(source: KafkaSource, options: KafkaOptions) -> CheckResult:

@@ -103,7 +103,7 @@ def group_check(settings: Settings, host: str | None = None) -> CheckResult:
             "group",
             ConfigError(f"scale.addresses: {twice[0]} is there more than once; each worker needs one of its own"),
         )
-    rows = settings.training.batch_size // scale.workers
+    rows = settings.training.numbers.batch_size // scale.workers
     found = f"{scale.workers} workers, each with {rows} rows of every batch, meet at {', '.join(scale.everyone)}"
     try:
         index = scale.own_index(host)

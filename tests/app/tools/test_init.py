@@ -852,7 +852,7 @@ def test_drafted_model_finds_a_rare_class_after_few_records_of_it(tmp_path: Path
     y = np.array([row["label"] for row in rows], np.float32)
     target, share = settings.balance.target, y[:learnt].mean()
     weights = np.where(y > 0, target["1"] / share, target["0"] / (1 - share))
-    size, passes = settings.training.batch_size, settings.training.passes
+    size, passes = settings.training.numbers.batch_size, settings.training.numbers.passes
     for at in range(0, learnt, size):
         batch = slice(at, at + size)
         for _ in range(passes):

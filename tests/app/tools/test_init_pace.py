@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.app.service.pace import pace_for, records_per_s
 from millrace.app.settings import load
 from millrace.app.tools.init.column_roles import ChosenRoles, cast
 from millrace.app.tools.init.columns import columns_of
-from millrace.app.tools.init.drafted_config import DraftTarget, config_text, pace_for
-from millrace.app.tools.init.topic_sample import look_at, records_per_s
+from millrace.app.tools.init.drafted_config import DraftTarget, config_text
+from millrace.app.tools.init.topic_sample import look_at
 from millrace.consumers.kafka.positions import Ago, Latest, Start
 from millrace.consumers.records import Partition
 
