@@ -97,6 +97,20 @@ def test_it_follows_the_topic_and_answers_through_an_outage_saying_how_old_it_is
         assert amounts(server) == [11.0, 12.0, 9.0]
 
 
+def test_a_server_of_some_partitions_follows_these_alone(mortal: LocalBroker, tmp_path: Path) -> None:
+    servers = mortal.bootstrap_servers
+    create_topic(servers, "cards", 2)
+    write(servers, 0, 10)
+    published(tmp_path, 1, {HERE: 4, OTHER: 4})
+    given = {"kafka__bootstrap_servers": f'["{servers}"]', "serve__memory__partitions": "[1]"}
+    with serving(tmp_path, "cards", **given) as server:
+        server.answers_with(1)
+        server.wait_for(lambda: bool(server.get("/served")["memory"]["behind"] == 0))
+        assert server.get("/served")["memory"]["positions"] == {"cards:1": 11}
+        answer = server.predict({"records": [RECORD, {**RECORD, "card": "b"}]})
+        assert (row(answer)["known"], row(answer, 1)["amount"]) == (1, [8.0, 9.0, 9.0])
+
+
 @pytest.mark.nightly
 def test_kafka_away_for_a_minute_fails_no_request_and_is_caught_up_within_ten_seconds_of_its_return(
     mortal: LocalBroker, tmp_path: Path, wait_for: WaitFor

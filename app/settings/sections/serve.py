@@ -85,6 +85,13 @@ class ServeMemorySettings(Section):
         "for that.",
     )
 
+    partitions: Annotated[tuple[Count, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="The numbers of the partitions whose keys this server holds, where several servers share the keys "
+        "and callers ask the one that has theirs. Null: all of them.",
+        examples=[[0, 1, 2, 3]],
+    )
+
     @property
     def follows(self) -> bool:
         """Whether the server reads the topic."""

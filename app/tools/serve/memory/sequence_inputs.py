@@ -69,8 +69,14 @@ class SequenceReaders:
     def of(self, version: Path) -> SequenceInputs:
         """Return what reads requests to the version in a folder. Raises MillraceError if it carries no such keys."""
         carried, manifest = read_exported_memory(self._settings, version), read_export(version)
+        there, own = {partition.number for partition in carried.positions}, self._settings.serve.memory.partitions
+        if unknown := sorted({*(own or ())} - there):
+            raise ConfigError(
+                f"serve.memory.partitions: the version knows no partition {unknown[0]}; write some of 0 to {max(there)}"
+            )
         if manifest.memory is not None:
-            most, partitions = self._settings.windows.max_bytes, len(carried.positions)
+            held = [one for one in carried.positions if own is None or one.number in own]
+            most, partitions = self._settings.windows.max_bytes, len(held)
             log.info(
                 "version %d carries the last records of %d keys in %d bytes; they take at most %d here",
                 manifest.number,

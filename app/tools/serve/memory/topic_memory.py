@@ -69,6 +69,8 @@ class TopicMemory:
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._settings, self._clock = settings, clock
+        self._only = settings.serve.memory.partitions
+        """The numbers of the partitions that are held; None for all."""
         self.keys = KeyMemory(window_shaper(settings).layout)
         self._decoder = to_decoder(settings.records, wait_s=0.0)
         self._lock = threading.Lock()
@@ -96,6 +98,8 @@ class TopicMemory:
         """
         if number <= self._offered:
             return
+        positions = {partition: at for partition, at in carried.positions.items() if self._holds(partition)}
+        carried = replace(carried, positions=positions)
         first, self._offered = self._offered < 0, number
         # Reading the states takes long, and the topic goes on meanwhile: whether they are newer is asked again.
         wanted = self._newer(carried)
@@ -143,6 +147,9 @@ class TopicMemory:
                 problem=self._problem,
             )
 
+    def _holds(self, partition: Partition) -> bool:
+        return self._only is None or partition.number in self._only
+
     def _newer(self, carried: CarriedMemory) -> list[Partition]:
         """Return the partitions of which a version knows more, or of which we hold records that were skipped since."""
         ours = self.keys.positions()
@@ -163,7 +170,15 @@ class TopicMemory:
                 # Requests wait for the interpreter's lock beside each fetch, so few are made where records come slowly.
                 options = replace(kafka_options(self._settings.kafka), fetch_least_bytes=_LEAST_BYTES)
                 # What is gone is counted, and a topic that was created again is read from its first record.
-                source = KafkaSource(replace(options, out_of_range="earliest", on_recreated="earliest"))
+                source = KafkaSource(
+                    replace(
+                        options,
+                        out_of_range="earliest",
+                        on_recreated="earliest",
+                        only_given=self._only is not None,
+                        freeze_partitions=self._only is not None,
+                    )
+                )
                 self._connecting = True
                 source.start(_CONNECT_S)
                 self._connecting = False
@@ -202,7 +217,8 @@ class TopicMemory:
                 log.warning("%s: its keys begin empty", broken.why)
                 with self._taking:
                     for partition, beginning in broken.why.beginnings.items():
-                        self.keys.replace(partition, beginning, None)
+                        if self._holds(partition):
+                            self.keys.replace(partition, beginning, None)
             finally:
                 handoff.close()
 
@@ -249,7 +265,7 @@ class TopicMemory:
         self._looked = now
         statistics = source.statistics()
         lag, positions = statistics.lag, self.keys.positions()
-        ends = {partition: one.readable_end for partition, one in lag.partitions.items()}
+        ends = {partition: one.readable_end for partition, one in lag.partitions.items() if self._holds(partition)}
         known = [end for end in ends.values() if end is not None]
         if lag.ends_asked is None or len(known) < len(ends):
             return

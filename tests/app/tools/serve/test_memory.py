@@ -77,6 +77,20 @@ def test_a_version_goes_on_with_the_newer_of_both_states(tmp_path: Path) -> None
         assert (row(answer)["amount"], row(answer, 1)["amount"]) == ([8.0, 9.0, 9.0], [3.0, 4.0, 9.0])
 
 
+def test_a_server_of_some_partitions_holds_their_keys_alone_and_refuses_partitions_that_are_not_there(
+    tmp_path: Path,
+) -> None:
+    published(tmp_path, 1, {HERE: 10, OTHER: 2})
+    with serving(tmp_path, "cards", serve__memory__partitions="[1]") as server:
+        server.answers_with(1)
+        memory = server.get("/served")["memory"]
+        assert (memory["positions"], memory["keys"]) == ({"cards:1": 2}, 1)
+        answer = server.predict({"records": [RECORD, {**RECORD, "card": "b"}]})
+        assert (row(answer)["known"], row(answer, 1)["amount"]) == (1, [0.0, 1.0, 9.0])
+    with serving(tmp_path, "cards", serve__memory__partitions="[1, 7]") as server:
+        server.wait_for(lambda: "the version knows no partition 7" in (server.get("/served")["problem"] or ""))
+
+
 def test_a_range_that_was_cut_out_since_takes_the_memory_back_to_the_version(tmp_path: Path) -> None:
     given = settings(tmp_path)
     memory = TopicMemory(given)
