@@ -37,8 +37,10 @@ const MAX_TIME_LABELS = 8;
 const NARROW = 720;
 const LABELS = { wide: 196, narrow: 0 };
 const ABOVE = 58;
+const MORE_ABOVE = 18; // the first panel's label has a line more
 const ROOMY = 100; // a label of five lines
 const LARGE = 2.4; // how much higher the first panel is than each of the others
+const REACH = 9; // pixels within which a mark is meant
 const SMALL = 58; // where the others' labels would meet
 
 export class Charts {
@@ -48,8 +50,10 @@ export class Charts {
   #chosen = null; // the cursor's index in the history; null follows the newest
   #view = null;
 
-  constructor(root, legend) {
+  // `onMark` gets a mark that opens something, when a person asks for it.
+  constructor(root, legend, onMark) {
     this.root = root;
+    this.onMark = onMark;
     this.legend = legend;
     this.cursor = root.querySelector(".cursor");
     this.labels = PANELS.map(({ id }) => root.querySelector(`#panel-${id}`));
@@ -59,6 +63,7 @@ export class Charts {
     new ResizeObserver(() => this.draw()).observe(root);
     this.cursor.addEventListener("pointermove", (event) => this.#point(event));
     this.cursor.addEventListener("pointerdown", (event) => this.#point(event));
+    this.cursor.addEventListener("click", (event) => this.#open(this.#markAt(event)));
     this.cursor.addEventListener("pointerleave", () => this.#choose(null));
     this.cursor.addEventListener("blur", () => this.#choose(null));
     this.cursor.addEventListener("keydown", (event) => this.#key(event));
@@ -86,6 +91,7 @@ export class Charts {
       ...this.#axis(view),
       ...view.panels.flatMap((panel) => this.#grid(panel, view)),
       ...marks.map((mark) => this.#markLine(mark, view)),
+      ...this.#exported(view),
       ...view.panels.flatMap((panel) => this.#series(panel, view)),
       ...marks.map((mark) => sign(mark, view.x(mark.at), view.bottom + LANE / 2 + 2)),
       ...this.#cursorLine(view),
@@ -99,9 +105,9 @@ export class Charts {
     const narrow = width < NARROW;
     const left = narrow ? LABELS.narrow : LABELS.wide;
     const bottom = height - AXIS - LANE;
-    const above = narrow ? ABOVE : 0;
+    const [above, more] = narrow ? [ABOVE, MORE_ABOVE] : [0, 0];
     const others = PANELS.length - 1;
-    const whole = bottom - GAP * others - above * PANELS.length - 6;
+    const whole = bottom - GAP * others - above * PANELS.length - more - 6;
     const small = Math.min(whole / PANELS.length, Math.max(SMALL, whole / (LARGE + others)));
     const large = whole - small * others;
     const now = this.#history.now;
@@ -109,9 +115,10 @@ export class Charts {
     const domain = [Math.max(now - SPANS[this.#history.span].seconds, first), now];
     const x = linear(domain, [left, width - RIGHT]);
     const panels = PANELS.map((panel, index) => {
-      const before = index && large + GAP + above + (index - 1) * (small + GAP + above);
-      const top = 6 + before + above;
-      this.labels[index].style.top = `${top - above}px`;
+      const before = index && large + GAP + above + more + (index - 1) * (small + GAP + above);
+      const over = index ? above : above + more;
+      const top = 6 + before + over;
+      this.labels[index].style.top = `${top - over}px`;
       return this.#scaled({ ...panel, top, low: top + (index ? small : large) });
     });
     return { width, left, right: width - RIGHT, bottom, domain, x, panels, narrow };
@@ -181,6 +188,16 @@ export class Charts {
     if (panel.other) shapes.push(drawnLine(panel.other, "other"));
     shapes.push(drawnLine(panel.line, "line"));
     return shapes;
+  }
+
+  // What the exported version scored when its checkpoint was made, from its export on.
+  #exported(view) {
+    const [panel] = view.panels;
+    const { exported } = this.#history;
+    if (exported === null) return [];
+    const [y, from] = [panel.y(exported.value), view.x(Math.max(exported.at, view.domain[0]))];
+    if (y < panel.top || y > panel.low || from > view.right) return [];
+    return [drawn("line", { class: "exported", x1: from, x2: view.right, y1: y, y2: y })];
   }
 
   #shownMarks(view) {
@@ -280,8 +297,22 @@ export class Charts {
     PANELS.forEach(({ id }, index) => say(this.labels[index].querySelector("[data-summary]"), texts[id]));
   }
 
+  // The mark under the pointer that opens something; there may be checkpoints that are too many to be drawn.
+  #markAt(event) {
+    if (this.#view === null) return undefined;
+    const x = event.clientX - this.root.getBoundingClientRect().left;
+    const far = (mark) => Math.abs(this.#view.x(mark.at) - x);
+    const here = this.#marks.filter((mark) => mark.opens && mark.at >= this.#view.domain[0] && far(mark) <= REACH);
+    return here.sort((a, b) => far(a) - far(b))[0];
+  }
+
+  #open(mark) {
+    if (mark !== undefined) this.onMark(mark);
+  }
+
   #point(event) {
     if (this.#view === null || !this.#history.at.length) return;
+    this.cursor.classList.toggle("opens", this.#markAt(event) !== undefined);
     const x = event.clientX - this.root.getBoundingClientRect().left;
     const { domain, left, right } = this.#view;
     this.#choose(nearest(this.#history.at, linear([left, right], domain)(x)));
@@ -293,6 +324,7 @@ export class Charts {
     const far = Math.max(1, Math.round(last / 10));
     const to = { ArrowLeft: from - 1, ArrowRight: from + 1, PageDown: from - far, PageUp: from + far, Home: 0, End: last }[event.key];
     if (event.key === "Escape") this.#choose(null);
+    if (event.key === "Enter" && last >= 0) this.#open(this.#marksNear(this.#history.at[from], this.#marks).filter((mark) => mark.opens).at(-1));
     if (to === undefined || last < 0) return;
     event.preventDefault();
     this.#choose(Math.min(Math.max(to, 0), last));

@@ -32,7 +32,8 @@ async function post(path, body) {
 }
 
 // Sets up the dialog that shows what a restore would do, and does it once it is confirmed. Returns the function that opens it.
-export function restoring(notify) {
+// `live` returns the live metrics, to compare with.
+export function restoring(notify, live) {
   const dialog = byId("restore");
   const confirm = byId("do-restore");
   const skip = byId("skip");
@@ -73,7 +74,7 @@ export function restoring(notify) {
       const plan = await sendCommand(`/checkpoints/${number}/restore`, { skip: ranges(), dry_run: true });
       if (plan === null) return dialog.close();
       if (request !== requests || !dialog.open) return;
-      byId("plan").replaceChildren(...described(plan));
+      byId("plan").replaceChildren(...described(plan, live()));
       confirm.disabled = false;
     } catch (refused) {
       if (request !== requests) return;
@@ -113,12 +114,14 @@ export function restoring(notify) {
   return open;
 }
 
-function described(plan) {
+function described(plan, live) {
   const now = words.parsed(plan.as_of);
   const written = words.parsed(plan.created_at);
   const time = plan.takes_s == null ? null : plan.takes_s < 1 ? "under a second" : `about ${words.span(plan.takes_s)}`;
   const watched = plan.measured?.watched;
   const scored = plan.metrics?.[watched] == null ? null : `When it was made: ${measuredOn(plan, watched)}.`;
+  const [then, today] = [plan.metrics?.[watched], live?.[watched]];
+  const compared = then == null || typeof today !== "number" ? null : `Now: ${words.plain(watched)} ${words.metric(today)}, ${today < then ? "−" : "+"}${words.metric(Math.abs(today - then))}.`;
   const takes = time === null ? "" : `, which takes ${time} at the best recent rate`;
   const skipped = plan.skipped ? `${words.count(plan.skipped)} are skipped, by this command or an earlier one.` : null;
   const kept = plan.gone == null ? "Kafka could not be asked whether it still has them all." : "Kafka still has them all.";
@@ -127,6 +130,7 @@ function described(plan) {
   return [
     `The model goes back to how it was ${words.span(Math.max(0, now - written))} ago (${words.moment(written, now)}, step ${words.count(plan.step)}), and learns on from there.`,
     scored,
+    compared,
     plan.replayed ? `${words.count(plan.replayed)} offsets are read again${takes}.` : "No offset is read again.",
     skipped,
     gone,

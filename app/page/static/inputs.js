@@ -8,6 +8,7 @@ const WIDTH = 320;
 const HEIGHT = 96;
 let askedAt = -Infinity;
 let chosen = null; // the field that is shown in full
+let justChosen = false; // then it is shown, wherever its row is
 let against = "before"; // what it is compared with
 const AGAINST = { before: "before", day: "a day ago", week: "a week ago", export: "as exported" };
 
@@ -50,7 +51,9 @@ function show({ fields, records, sampled, until, unread }, one, read) {
   byId("inputs-parts").dataset.said = said;
   const focused = document.activeElement?.dataset?.field;
   byId("inputs-parts").replaceChildren(...[one && inFull(one, read), fields.length && table(fields, read), unread.length && unreadTable(unread)].filter(Boolean));
-  if (focused !== undefined) byId("inputs-parts").querySelector(`[data-field="${CSS.escape(focused)}"]`)?.focus();
+  if (focused !== undefined) byId("inputs-parts").querySelector(`[data-field="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  if (justChosen) byId("inputs-says").scrollIntoView({ block: "start" });
+  justChosen = false;
 }
 
 function table(fields, read) {
@@ -71,7 +74,7 @@ function unreadTable(unread) {
   return element("section", { class: "unread", "aria-label": "Fields that nobody reads" },
     element("h3", {}, "Fields that nobody reads"),
     element("table", { class: "numbers named inputs" },
-      element("thead", {}, element("tr", {}, ...["field", "type", "in", "what has changed"].map((head) => element("th", { scope: "col" }, head)))),
+      element("thead", {}, element("tr", {}, ...["field", "type", "in", "what has changed"].map((head, at) => element("th", { scope: "col", class: at % 2 ? "what" : "" }, head)))),
       element("tbody", {}, ...unread.map((one) => element("tr", { class: one.appeared || one.vanished ? "changed" : "" },
         element("th", { scope: "row" }, one.field),
         element("td", { class: "what" }, Object.keys(one.types).join(" or ")),
@@ -83,6 +86,7 @@ function opens(name, read) {
   const button = element("button", { type: "button", class: "quiet", "data-field": name, "aria-pressed": String(name === chosen) }, name);
   button.addEventListener("click", () => {
     chosen = name === chosen ? null : name;
+    justChosen = chosen !== null;
     look(read);
   });
   return button;

@@ -24,16 +24,22 @@ const KEPT_EVENTS = 500;
 const NOTICE_MS = 8000;
 const SUMMARIES_EVERY_MS = 10_000;
 const TITLE_EVERY_MS = 30_000;
+const DAY_EVERY_MS = 300_000;
+const YESTERDAY_S = 79_200; // 22 hours
+const LEAST_CHANGE_S = 1800;
+const THEN = 10; // minutes whose mean is what it was then
 const ENDING = new Set(["stopping", "ended", "failed"]);
 const CHANGES_CHECKPOINTS = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
 
-const charts = new Charts(byId("charts"), byId("legend"));
-const restore = restoring(notify);
+const charts = new Charts(byId("charts"), byId("legend"), openMark);
+const restore = restoring(notify, () => latest?.status.live);
 const oneScreen = matchMedia("(min-width: 1000px) and (min-height: 760px)"); // as in page.css
 const busy = new Set(); // ids of the buttons whose command is being carried out
 let latest = null;
 let past = null;
 let pastAskedAt = 0;
+let day = null; // the metric over the last day, as `past` has it, and when it was asked for
+let dayAskedAt = -Infinity;
 let span = spanOfAddress();
 let metric = new URLSearchParams(location.search).get("metric"); // the one that a person chose; null follows the service
 let events = [];
@@ -133,8 +139,37 @@ function nameSeries(status) {
   const again = status.live?.no_change[shown()];
   say(document.querySelector('[data-name="no-change"]'), again == null ? "" : `no change ${words.metric(again)}`);
   say(document.querySelector('[data-name="loss"]'), loss === null ? "" : `loss ${words.metric(loss)}`);
+  say(document.querySelector('[data-name="change"]'), changeText());
+  const version = exported();
+  document.querySelector('[data-name="exported"]').hidden = version === null;
+  if (version !== null) say(document.querySelector('[data-name="exported"]').lastChild, `version ${version.number} had ${words.metric(version.value)}`);
   const records = status.stream.lag_records;
   say(document.querySelector('[data-name="lag"]'), records == null ? "behind the topic" : `${words.count(records)} records`);
+}
+
+// What the newest exported version scored when its checkpoint was made, by the metric that the chart shows.
+function exported() {
+  const version = versions?.[0];
+  const value = version?.metrics[shown()];
+  return value == null ? null : { number: version.number, value, at: words.parsed(version.made_at) };
+}
+
+// How the metric has changed since yesterday, or since the history begins.
+function changeText() {
+  if (day === null || day.metric !== shown() || latest === null) return "";
+  const known = day.at.map((at, i) => [at, day.mean.metric[i]]).filter(([, value]) => value != null);
+  const value = sampleOf(latest)?.metric;
+  if (value == null || !known.length || now() - known[0][0] < LEAST_CHANGE_S) return "";
+  const first = known.slice(0, THEN);
+  const change = value - first.reduce((sum, [, one]) => sum + one, 0) / first.length;
+  const since = now() - known[0][0];
+  return `${change < 0 ? "−" : "+"}${words.metric(Math.abs(change))} ${since >= YESTERDAY_S ? "since yesterday" : `in ${words.span(since)}`}`;
+}
+
+// Opens what a mark in the charts stands for.
+function openMark({ opens, number }) {
+  if (opens === "restore") restore(number, checkpoints.find((one) => one.number === number)?.note, best);
+  else if (!byId("as-before").hidden) byId("as-before").click();
 }
 
 function offerMetrics(names) {
@@ -219,7 +254,7 @@ function append(message) {
 function draw() {
   if (past === null) return;
   const newest = latest === null ? null : sampleOf(latest);
-  charts.show({ ...past, now: now(), newest, last: lastScore(), guess: guess() }, events.map(markOf).filter(Boolean), pausesOf(events));
+  charts.show({ ...past, now: now(), newest, last: lastScore(), guess: guess(), exported: exported() }, events.map(markOf).filter(Boolean), pausesOf(events));
 }
 
 // The address holds how far back the charts reach, so that a reload or a bookmark shows the same.
@@ -270,6 +305,16 @@ async function fetchPast() {
   }
 }
 
+async function fetchDay() {
+  if (performance.now() - dayAskedAt < DAY_EVERY_MS && day?.metric === shown()) return;
+  dayAskedAt = performance.now();
+  try {
+    day = await read(`/history?span=24h${metric === null ? "" : `&metric=${encodeURIComponent(metric)}`}`);
+  } catch {
+    // As in fetchPast.
+  }
+}
+
 async function fetchPartitions() {
   if (!byId("lag-by-partition").open) return;
   try {
@@ -314,6 +359,7 @@ function refresh() {
   pastAskedAt = performance.now();
   if (document.hidden) return refreshTitle();
   fetchPast();
+  fetchDay();
   fetchCheckpoints();
   fetchExports();
 }

@@ -3,7 +3,7 @@
 import { drawn } from "./dom.js";
 
 const KINDS = {
-  checkpoint: { sign: "checkpoint", label: "checkpoint" },
+  checkpoint: { sign: "checkpoint", label: "checkpoint", opens: "restore" },
   started: { sign: "restart", label: "start" },
   rewound: { sign: "rewind", label: "rewind" },
   fell_back: { sign: "rewind", label: "rewind" },
@@ -11,8 +11,8 @@ const KINDS = {
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
   mark: { sign: "detector", label: "detector" },
-  input_changed: { sign: "detector", label: "input" },
-  unread_fields: { sign: "detector", label: "input" },
+  input_changed: { sign: "input", label: "records changed", opens: "inputs" },
+  unread_fields: { sign: "input", label: "records changed", opens: "inputs" },
   member_restarted: { sign: "detector", label: "detector" },
   paused: { sign: "pause", label: "pause" },
   resumed: { sign: "resume", label: "resumed" },
@@ -28,6 +28,7 @@ const SHAPES = {
   brake: "M-3.6-3.6H3.6V3.6H-3.6Z",
   config: "M0-4.6 4.6 0 0 4.6-4.6 0Z",
   detector: "M0-4.6 1.4-1.4 4.6 0 1.4 1.4 0 4.6-1.4 1.4-4.6 0-1.4-1.4Z",
+  input: "M-4.2-3.4H4.2V-1.2H-4.2ZM-4.2 1.2H4.2V3.4H-4.2Z",
   pause: "M-3.4-4H-1V4H-3.4ZM1-4H3.4V4H1Z",
   resume: "M-3-4.2 4.2 0-3 4.2Z",
   away: "M-4-2.6-2.6-4 0-1.4 2.6-4 4-2.6 1.4 0 4 2.6 2.6 4 0 1.4-2.6 4-4 2.6-1.4 0Z",
@@ -42,7 +43,7 @@ function kindOf({ kind, facts }) {
 
 export const markOf = (event) => {
   const kind = KINDS[kindOf(event)];
-  return kind === undefined ? null : { at: Date.parse(event.at) / 1000, text: event.text, ...kind };
+  return kind === undefined ? null : { at: Date.parse(event.at) / 1000, text: event.text, number: event.facts?.number, ...kind };
 };
 
 // Returns the stretches of pauses and of Kafka's absence; without an end where they last.

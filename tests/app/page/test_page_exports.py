@@ -11,7 +11,7 @@ from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import load
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.telemetry.events import EventKind
-from tests.app.api_rig import CONFIG, Rig, serving
+from tests.app.api_rig import CONFIG, P0, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
 from tests.training.checkpoints.exports.test_version_folder import publish
 
@@ -76,6 +76,11 @@ def test_the_newest_version_and_what_is_held_back_are_a_line_each(
     page = opened(browser, url, width, height)
     expect(page.locator("#exported-version")).to_contain_text("Version 7 exported")
     expect(page.locator("#exported-version")).to_contain_text("ago · accuracy 0.500")
+    if width > height:
+        rig.produce(P0, 8)
+        rig.learn_all()
+        rig.post()
+        expect(page.locator('[data-name="exported"]')).to_have_text("version 7 had 0.500", timeout=SOON_MS)
     expect(page.locator("#exporting")).to_contain_text(f"for 10 min: {HELD_BACK}.")
     with versions.writing():
         publish(versions, 9)

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from millrace.app.monitoring.models import LastValue
 from millrace.app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
+from millrace.training.checkpoints import SaveReason
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.events import EventKind
 from tests.app.api_rig import P0, P1, Rig, serving
@@ -169,6 +170,61 @@ def test_after_a_restart_on_an_idle_topic_the_last_score_and_its_curve_are_there
     expect(page.locator('[data-name="metric"]')).to_have_text("accuracy, 3 h ago")
     expect(page.locator('[data-value="baseline"]')).to_have_text("0.500")
     page.wait_for_function("document.querySelector('#charts path.line').getAttribute('d').split('L').length === 3")
+
+
+def test_how_the_metric_has_changed_since_yesterday_stands_beside_it(open_page: Open, rig: Rig) -> None:
+    kept(rig, 23 * 3600.0, [0.70] * 20)
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    expect(open_page().locator('[data-name="change"]')).to_have_text("+0.050 since yesterday", timeout=SOON_MS)
+
+
+def test_a_history_of_an_hour_says_how_long_it_is_and_a_shorter_one_says_nothing(open_page: Open, rig: Rig) -> None:
+    kept(rig, 3600.0, [0.80] * 5)
+    page = open_page()
+    expect(page.locator('[data-name="metric"]')).to_contain_text("accuracy")
+    expect(page.locator('[data-name="change"]')).to_have_text("")
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    expect(page.locator('[data-name="change"]')).to_have_text(re.compile("^−0.050 in (60 min|1 h)$"), timeout=SOON_MS)
+
+
+def at_mark(page: Page, sign: str) -> tuple[float, float]:
+    """Return a place in the large chart, above a mark."""
+    box = page.locator(f"#charts path.sign.{sign}").first.bounding_box()
+    chart = page.locator("#charts").bounding_box()
+    assert box is not None
+    assert chart is not None
+    return box["x"] + box["width"] / 2, chart["y"] + 60
+
+
+def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_page: Open, rig: Rig) -> None:
+    rig.produce(P0, 8)
+    rig.learn_all()
+    number = rig.publish(SaveReason.DEMAND, 0, accuracy=0.7).number
+    rig.post()
+    report = rig.service.events.report
+    report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="demand", note=None)
+    page = open_page()
+    expect(page.locator("#charts path.sign.checkpoint")).to_have_count(1, timeout=SOON_MS)
+    page.mouse.click(*at_mark(page, "checkpoint"))
+    dialog = page.get_by_role("dialog", name=f"Restore checkpoint {number}?")
+    expect(dialog).to_be_visible()
+    expect(dialog.locator("#plan")).to_contain_text("When it was made: accuracy 0.700")
+    expect(dialog.locator("#plan")).to_contain_text("Now: accuracy 0.750, +0.050.")
+    page.keyboard.press("Escape")
+    page.mouse.click(at_mark(page, "checkpoint")[0] - 60, at_mark(page, "checkpoint")[1])
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    # The same by the keyboard, at the newest moment.
+    page.locator("#cursor").press("Enter")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    report(EventKind.INPUT_CHANGED, "price: median 3.1 → 31.", field="price")
+    expect(page.locator("#charts path.sign.input")).to_have_count(1, timeout=SOON_MS)
+    page.locator("#cursor").press("Enter")
+    expect(page.get_by_role("dialog", name="Whether the records are as before")).to_be_visible()
 
 
 def test_a_guess_that_is_far_away_does_not_press_the_metric_flat(open_page: Open, rig: Rig) -> None:
