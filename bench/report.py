@@ -286,6 +286,8 @@ DETAILS: Mapping[str, str] = {
 
 
 OF_STREAMS = ("passes_4_over_1_points", "ahead_of_forest_points")
+PLANTED, WHOLE_PLANTED = "planted", {"fields": 200, "seeds": 20, "weeks": 1}
+OF_PLANTED = ("faults_named", "false_names")
 OF_DRAFTS = ("over_moa_arf_points", "streams_ahead_of_moa")
 PEERS = ("tensorflow_io", "river", "vowpal_wabbit", "scikit_learn", "quix_streams")
 STAGES = (
@@ -323,6 +325,7 @@ def run_of(report: Report, command: str) -> Run:
 def taken(report: Report) -> dict[str, Figure]:
     """Every figure of a report, under the name by which it is kept."""
     found = rounds_of(report) if (report.get("validity") or {}).get("valid") else {}
+    found |= counts_of(report)
     if "peers" in report:
         found |= peers_of(report)
     if "streams" in report:
@@ -332,6 +335,17 @@ def taken(report: Report) -> dict[str, Figure]:
     return found
 
 
+def counts_of(report: Report) -> dict[str, Figure]:
+    """What is counted and not timed, by a case of full length: others at work beside it do it no harm."""
+    told = [one["details"] for one in report.get("service_cases", {}).get(PLANTED, ()) if "error" not in one]
+    if not told or any(told[0][what] < least for what, least in WHOLE_PLANTED.items()):
+        return {}
+    again = report.get("again", {}).get(PLANTED)
+    where = {"as_of": report["as_of"], "commit": report["machine"]["commit"]} if again is None else again
+    run = Run(date=where["as_of"][:10], commit=str(where["commit"]), command=f"python bench/run.py --cases {PLANTED}")
+    return {name: figure(name, report["figures"][name], run, aim=MEANINGS[name].aim) for name in OF_PLANTED}
+
+
 def rounds_of(report: Report) -> dict[str, Figure]:
     """What `make bench` measured: figures, details, rates of the cases, CPU by stage."""
     run = run_of(report, "make bench")
@@ -339,7 +353,7 @@ def rounds_of(report: Report) -> dict[str, Figure]:
     found = {
         name: figure(name, value, run, aim=meaning_of(name).aim, rounds=by_round.get(name, ()))
         for name, value in report["figures"].items()
-        if name in MEANINGS and name not in {*OF_STREAMS, *OF_DRAFTS}
+        if name in MEANINGS and name not in {*OF_STREAMS, *OF_DRAFTS, *OF_PLANTED}
     }
     others: dict[str, Value] = dict(report.get("details") or {})
     for case, told in report.get("cases", {}).items():
