@@ -133,12 +133,23 @@ def _live(observation: Observation) -> list[str]:
 
 
 def on_arrival(posting: Posting) -> list[str]:
-    """Return a sentence on the same metric of what was predicted when records came; none without a value."""
+    """Return sentences on what was predicted when records came: the same metric, and what is expected of the rest."""
     found, name = posting.figures.get(ArrivalFigures.name), headline(posting.live)
-    if not isinstance(found, ArrivalFigures) or name not in found.values:
+    if not isinstance(found, ArrivalFigures):
         return []
-    records = f"{found.records:,} record{'s' if found.records != 1 else ''}"
-    return [f"Predicted on arrival, before their labels: {rounded_value(found.values[name])} of {records}."]
+    sentences = list[str]()
+    if name in found.values:
+        records = f"{found.records:,} record{'s' if found.records != 1 else ''}"
+        sentences.append(
+            f"Predicted on arrival, before their labels: {rounded_value(found.values[name])} of {records}."
+        )
+    if "accuracy" in found.expected:
+        waiting = f"{found.waiting:,} prediction{'s' if found.waiting != 1 else ''}"
+        sentences.append(
+            f"Expected of {waiting} without labels yet, an estimate: accuracy "
+            f"{rounded_value(found.expected['accuracy'])}."
+        )
+    return sentences
 
 
 def how_well(live: LiveSnapshot) -> list[str]:

@@ -33,10 +33,11 @@ def watchers_of(
     learner: Learner, settings: Settings, opened: ExitStack, report: ReportEvent, pause: Callable[[str], object]
 ) -> tuple[Watcher, ...]:
     """Return all watchers; those that read from Kafka are closed with `opened`. Raises ModelError."""
+    calibration = calibration_of(learner, settings)
     return (
         *detectors_of(learner, settings, report, pause),
-        *_arrivals_of(learner, settings, opened),
-        calibration_of(learner, settings),
+        *_arrivals_of(learner, settings, opened, calibration),
+        calibration,
         inputs_of(settings, report),
         *_slices_of(learner, settings),
         *_served_of(learner, settings, opened),
@@ -109,6 +110,12 @@ def _served_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple
     return (ServedScores(ServedGate(schema, logged.share), reader, plan, window, (time.monotonic, time.time)),)
 
 
-def _arrivals_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:
+def _arrivals_of(
+    learner: Learner, settings: Settings, opened: ExitStack, calibration: Calibration
+) -> tuple[Watcher, ...]:
     reader = follow_arrivals(settings, opened)
-    return () if reader is None else (ArrivalScore(learner, live_metrics_of(learner, settings), reader),)
+    return (
+        ()
+        if reader is None
+        else (ArrivalScore(learner, live_metrics_of(learner, settings), reader, calibration.window),)
+    )

@@ -151,7 +151,7 @@ def score_columns(rows: Answered, kind: Labels) -> list[Column]:
         return [Column(RECORDS), *(Column(name, values=each) for name, each in sums.items())]
     if kind is Labels.BINARY:
         p, right = _unsure(rows.answers.ravel()), rows.labels.ravel() > 0.5
-        losses, found = -np.log(np.where(right, p, 1 - p)), [_binned(right, _odds_bins(p))]
+        losses, found = -np.log(np.where(right, p, 1 - p)), [_binned(right, odds_bins(p))]
     else:
         at, right = np.arange(len(rows.labels)), rows.answers.argmax(axis=1) == rows.labels
         losses = -np.log(np.clip(rows.answers[at, rows.labels], SURE, 1.0))
@@ -172,7 +172,7 @@ def truth_columns(rows: Answered, kind: Labels) -> list[Column]:
         answer, classes = rows.answers.argmax(axis=1), rows.answers.shape[1]
         p, right = rows.answers[np.arange(len(rows.labels)), answer], answer == rows.labels
         found = [Column(CONFUSION, classes * classes, rows.labels * classes + answer)]
-    bins = _odds_bins(_unsure(p))
+    bins = odds_bins(_unsure(p))
     return [*found, _binned(right, bins), Column(PROBABILITY, ODDS_BINS, bins, _exact(p))]
 
 
@@ -189,7 +189,7 @@ def _exact(values: Values) -> Values:
     return np.asarray(np.rint(values * np.float32(2**22)) * np.float32(2.0**-22))
 
 
-def _odds_bins(p: Values) -> Whole:
+def odds_bins(p: Values) -> Whole:
     """Return the bin of each probability, of which none is 0 or 1; those above a half are in the upper half."""
     # Scaled before anything is added: rounding must not change what is answered.
     steps = np.ceil(np.log(p / (1 - p)) * (ODDS_BINS / 2 / _ODDS))

@@ -89,10 +89,14 @@ class Calibration(Watcher):
                 self._worst.add(rows, self._partitions)
         self._waiting, self._answers, self._partitions = [], 0, {}
 
+    def window(self) -> Tallies | None:
+        """Return the tallies of the window; None before the first answer."""
+        self._count()
+        return self._tallies.window().get(NAME)
+
     def figures(self) -> CalibrationFigures | None:
         """Return how true the answers are; None before the first."""
-        self._count()
-        window = self._tallies.window().get(NAME)
+        window = self.window()
         if window is None:
             return None
         found = figures_of(window, self._tallies.total[NAME], self._plan.labels)

@@ -10,7 +10,7 @@ between two calls.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,9 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.probes import Probe
 from millrace.training.model.variables import unmoved
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.telemetry.tallies import Tallies
 from millrace.training.telemetry.watcher import Call, Watcher
+from millrace.training.trainer.arrivals.expected_score import expected_scores
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 
@@ -39,8 +41,14 @@ NAME = "arrivals"
 SETTING = "labels.score_on_arrival"
 _MOST_ROWS = 256
 """The most rows of one prediction; there are few, so more would only be absent."""
+_MOST_EXPECTED = 1 << 14
+"""Predictions that wait of which it is estimated what they will have scored: half a millisecond a second."""
 _EVERY_S = 0.25
 """A prediction takes a millisecond or more, whatever its rows: so rows wait for others for this long."""
+
+
+def _nothing() -> None:
+    """Return that nothing is known."""
 
 
 class ArrivalScore(Watcher):
@@ -48,9 +56,14 @@ class ArrivalScore(Watcher):
 
     name = NAME
 
-    def __init__(self, learner: Learner, live: LiveMetrics, reader: ArrivalReader) -> None:
-        """`live` is empty, and only for this. Trace what is needed; ModelError if the model cannot be used so."""
-        self._learner, self._live, self._reader = learner, live, reader
+    def __init__(
+        self, learner: Learner, live: LiveMetrics, reader: ArrivalReader, known: Callable[[], Tallies | None] = _nothing
+    ) -> None:
+        """`live` is empty, and only for this; `known` gives what is known of answers of late that have their labels.
+
+        Trace what is needed; ModelError if the model cannot be used so.
+        """
+        self._learner, self._live, self._reader, self._known = learner, live, reader, known
         replicas = len(learner.strategy.extended.worker_devices)
         self._size = min(learner.options.batch_size, max(1, _MOST_ROWS // replicas) * replicas)
         self._evaluation = Evaluation(learner.call, self._size)
@@ -136,8 +149,16 @@ class ArrivalScore(Watcher):
             records=live.records,
             scored=live.cumulative_records,
             missed=self._missed,
+            expected=self._expected(),
             waiting=len(self._predictions),
         )
+
+    def _expected(self) -> Mapping[str, float]:
+        """Return what the predictions that wait will have scored."""
+        waiting, known = self._predictions.newest(_MOST_EXPECTED), self._known()
+        if waiting is None or known is None:
+            return {}
+        return expected_scores(waiting, known, self._live.plan)
 
     def snapshot(self) -> PartState:
         """Copy the predictions that wait, and the sums."""

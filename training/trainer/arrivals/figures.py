@@ -28,5 +28,11 @@ class ArrivalFigures(PartFigures):
     """Records scored so since checkpoint number 0; a rewind goes back."""
     missed: Annotated[int, counter("arrival_missed", "Bad: it grows while the trainer runs; the log says why.")]
     """Records of the sample that were learnt without a prediction, as they came while the trainer was away."""
+    expected: Annotated[
+        Mapping[str, float],
+        gauge("arrival_expected", "Bad: far worse than millrace_arrival_value: what comes now is harder.", "metric"),
+    ]
+    """An estimate: what the predictions that wait for labels will have scored, by how often such answers came true in
+    the window; `accuracy`, and `log_loss` of an event. None of numbers, and before a hundred labels."""
     waiting: Annotated[int, gauge("arrival_waiting", "Bad: it grows for ever.")]
     """Predictions that wait for the label of their record."""

@@ -43,6 +43,21 @@ class Predictions:
     def __len__(self) -> int:
         return sum(len(one.offsets) for pieces in self._kept.values() for one in pieces)
 
+    def newest(self, count: int) -> npt.NDArray[np.float32] | None:
+        """Return some of the answers that wait, about as many of each partition's newest; None for several outputs."""
+        if len(self._shapes) != 1:
+            return None
+        each, found = max(1, count // max(1, len(self._kept))), list[npt.NDArray[np.float32]]()
+        for pieces in self._kept.values():
+            left = each
+            for piece in reversed(pieces):
+                [output] = piece.outputs
+                found.append(output[-left:].reshape(-1, *self._shapes[0][-1:] or (1,)))
+                left -= len(output)
+                if left <= 0:
+                    break
+        return np.concatenate(found) if found else None
+
     def keep(self, partition: Partition, predicted: Predicted) -> None:
         """Keep predictions of offsets behind those of the partition that are kept, as long as there is room."""
         pieces = self._kept.setdefault(partition, deque())
