@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from millrace.app.monitoring.verdict import how_well, in_words
+from millrace.app.monitoring.verdict import how_well, in_words, on_arrival
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.blocks import Rows
 from millrace.training.model.call.metrics import preferred
@@ -19,6 +19,8 @@ from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.recovery.isolation import Piece
 from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot, choose_watched
+from millrace.training.trainer.arrivals.figures import ArrivalFigures
+from millrace.training.trainer.board import ModelFacts, Posting
 from millrace.training.trainer.learning import sums_of
 from millrace.training.trainer.metric_guesses import plan_of
 
@@ -187,3 +189,27 @@ def test_a_value_of_before_a_silence_says_when_its_last_record_came() -> None:
     (now,), (later,) = how_well(replace(live, age_s=5.0)), how_well(replace(live, age_s=720.0))
     assert " over the last " in now
     assert re.search(r" over the .+ before the last record, 12 min ago \(base rate: ", later)
+
+
+def test_what_is_expected_of_records_without_labels_is_called_an_estimate() -> None:
+    build = model_of(1, "sigmoid", loss="binary_crossentropy", metrics=["accuracy"])
+    live = learnt(build, lambda x: (x[..., :1] > 0).astype(np.float32), shape=(1,), blocks=2)
+    figures = ArrivalFigures(
+        share=0.01, values={}, records=0, scored=0, missed=0, expected={"accuracy": 0.7431}, waiting=1240
+    )
+    posting = Posting(
+        live=live,
+        learning_rate=0.02,
+        step=8,
+        model=ModelFacts(parameters=7, replicas=1, devices=("CPU:0",)),
+        last_save=None,
+        saves=0,
+        failed_saves=0,
+        save_error=None,
+        learnt_to_ms=None,
+        figures={ArrivalFigures.name: figures},
+    )
+    [sentence] = on_arrival(posting)
+    assert sentence == "Expected of 1,240 predictions without labels yet, an estimate: accuracy 0.743."
+    few = replace(posting, figures={ArrivalFigures.name: replace(figures, expected={})})
+    assert on_arrival(few) == []

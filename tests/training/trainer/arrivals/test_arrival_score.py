@@ -24,6 +24,8 @@ from millrace.pipelines.shaping.labels.arrivals import ArrivalReader, in_sample,
 from millrace.pipelines.stream.blocks import Delivery, Span
 from millrace.training.commands import Rewind, Save
 from millrace.training.model.learner import Learner
+from millrace.training.telemetry.label_sums import Labels
+from millrace.training.telemetry.tallies import Answered, Tallies, tallies, truth_columns
 from millrace.training.telemetry.watcher import Call
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
@@ -161,6 +163,26 @@ def test_a_record_is_scored_by_the_weights_of_when_it_came(
     found = settles(score, block_of(topic, 35, 50))
     assert found.values["loss"] == pytest.approx((20 * first["loss"] + 30 * second["loss"]) / 50, rel=1e-5)
     assert (found.scored, found.missed, found.waiting) == (50, 0, 0)
+
+
+def test_what_waits_is_expected_to_score_as_answers_of_late_came_true(
+    learner_of: MakeLearner, head: Begin, wait_for: WaitFor
+) -> None:
+    topic, learner, known = Topic(), learner_of(), list[Tallies]()
+    source, reader = head(topic)
+    score = ArrivalScore(learner, live_of(learner), reader, lambda: known[0] if known else None)
+    source.append(40)
+    predicts(score, 40, wait_for)
+    assert score.figures().expected == {}, "no label has come yet"
+    x = np.array([topic.x(P0, offset) for offset in range(40)], np.float32)
+    p = np.asarray(learner.model(x))
+    # Answers like these came true in seven of ten.
+    nothing, came = np.zeros(400, np.int64), (np.arange(400) % 10 < 7).astype(np.float32)[:, None]
+    rows = Answered(came, np.repeat(p, 10, axis=0), nothing, nothing)
+    [found] = tallies(truth_columns(rows, Labels.BINARY), nothing, 1)
+    known.append(found)
+    right = np.where(p[:, 0] > 0.5, 0.7, 0.3)
+    assert score.figures().expected["accuracy"] == pytest.approx(right.mean(), abs=0.02)
 
 
 def test_predictions_that_wait_are_part_of_the_state(learner_of: MakeLearner, head: Begin, wait_for: WaitFor) -> None:
