@@ -170,6 +170,13 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _logs_elsewhere(self) -> Self:
+        topic, others = self.serve.log.topic, (self.records.dead_letters.topic, self.export.announce)
+        if topic is not None and topic in (*self.kafka.topics, *self.labels.topics, *others):
+            raise SettingError("serve", f"log: topic is {topic}, which holds other records; name a topic of its own")
+        return self
+
+    @model_validator(mode="after")
     def _announces_elsewhere(self) -> Self:
         topic = self.export.announce
         if topic is not None and topic in (*self.kafka.topics, self.records.dead_letters.topic):

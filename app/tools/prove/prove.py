@@ -293,7 +293,7 @@ def set_apart(
     values["training"] |= {"detectors": [*settings.training.detector_places.values()], "pause_on_mark": False}
     # No model of made-up records where others look for versions, and no record of the user's archive.
     values["export"] = {"formats": [*settings.export.writers.values()]}
-    values["archive"]["path"] = None
+    values["archive"]["path"] = values["serve"]["log"]["topic"] = None
     values["checkpoints"]["mirror"] = None
     values["golden"] = {}
     if settings.labels.used:

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.log.prediction_log import DROPPED
+from millrace.consumers.errors import ConfigError
 from tests.app.tools.serve.exports_rig import publish
-from tests.app.tools.serve.memory_rig import HERE, RECORD, published, row
+from tests.app.tools.serve.memory_rig import HERE, RECORD, published, row, settings
 from tests.app.tools.serve.server_rig import serving
 
 pytestmark = pytest.mark.tensorflow
@@ -49,3 +50,11 @@ def test_features_of_another_config_are_not_logged_and_said_so(tmp_path: Path) -
         server.answers_with(1)
         assert server.predict({"instances": [{"elsewhere": 2.0}]}).json() == {"predictions": [4.0]}
         server.wait_for(lambda: server.get("/served")["log"]["dropped"]["unknown"] == 1)
+
+
+def test_the_topic_of_the_log_holds_nothing_else(tmp_path: Path) -> None:
+    others = {"export__announce": "models", "export__path": "exports"}
+    for topic in ("cards", "models"):
+        with pytest.raises(ConfigError, match=f"serve: log: topic is {topic}, which holds other records"):
+            settings(tmp_path, {"serve__log__topic": topic, **others})
+    assert settings(tmp_path, {"serve__log__topic": "cards-served"}).serve.log.share == 0.05
