@@ -25,7 +25,7 @@ venv: $(READY) ## Create .venv with everything locked; again when the lock or py
 ZIG_VERSION := 0.17.1
 ZIG = $(abspath $(BIN))/uv tool run --quiet --from ziglang==$(ZIG_VERSION) python-zig cc
 
-$(READY): requirements/dev.lock pyproject.toml setup.py pipelines/formats/json/rows.c
+$(READY): requirements/dev.lock pyproject.toml setup.py $(wildcard pipelines/formats/*/*.[ch])
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 on PATH; name one: make PYTHON=/path/to/python $@" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_SAYS) --require-hashes -r requirements/dev.lock

@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: that a part of millrace is compiled, if the machine has a compiler of C.
 
-Where there is none, or it fails, all of millrace works without that part, and reads JSON more slowly. `CC` names
+Where there is none, or it fails, all of millrace works without that part, and reads JSON and CSV more slowly. `CC` names
 another compiler, also one with arguments, as `zig cc -target aarch64-linux-gnu.2.17`; an empty `CC` compiles nothing.
 `PLATFORM` is then the wheel's, as `manylinux_2_17_aarch64`, and the part has to compile.
 """
@@ -18,7 +18,9 @@ from setuptools.errors import CompileError
 
 FLAGS = ("-std=c11", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC", "-s")
 LIBRARY = Extension(
-    "millrace.pipelines.formats.json.librows", ["pipelines/formats/json/rows.c"], optional="PLATFORM" not in os.environ
+    "millrace.pipelines.formats.shared.libplain",
+    ["pipelines/formats/json/plain.c", "pipelines/formats/csv/plain.c"],
+    optional="PLATFORM" not in os.environ,
 )
 
 

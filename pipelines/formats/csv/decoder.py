@@ -8,16 +8,20 @@ of columns, in which every quote that opens also closes. A newline is put after 
 it ends a row, and n records make n rows. Where Arrow finds another number of rows, the chunk is halved, down to single
 records, and a record that makes no row by itself is refused.
 
-Arrow reads the columns by their types. If a single text is not a value of its type, Arrow refuses the whole chunk. The
-chunk is then read as texts, and `number_texts` converts each column and finds the elements that do not convert; or only
-the records are in which a text is where a number should be, if `look` finds all that are at fault. A text that Arrow's
-reader takes converts to the same value there, so the fault of a neighbour changes nothing.
+Arrow reads the columns by their types. If a single text is not a value of its type, Arrow refuses the whole text. That
+is then read as texts, and `number_texts` converts each column and finds the elements that do not convert. A text that
+Arrow's reader takes converts to the same value there, so the fault of a neighbour changes nothing.
+
+Before all that, compiled code (`plain_rows`) takes the records that are plain, each by its own bytes, and gives their
+values as Arrow would, so that only the others are framed and read by it: all of a chunk where the code was not compiled
+for this machine.
 
 An empty column means that the field is missing. An empty text in quotes is an empty text, and a missing number.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +33,6 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.csv import CsvField, CsvSettings, places_of
 from millrace.pipelines.formats.csv.framing import Dialect
-from millrace.pipelines.formats.csv.look import CsvLook
 from millrace.pipelines.formats.shared.arrow_columns import (
     REASONS,
     Faults,
@@ -45,19 +48,17 @@ from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE, converte
 from millrace.pipelines.formats.shared.paths import empty_column
 from millrace.pipelines.formats.shared.pieces import (
     LARGEST,
-    begins_of,
     in_order,
     joined,
     only_good,
-    text_without,
     together,
-    without,
 )
+from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Schema
 
-_SPARSE = 24
-"""If more than one record in this many is read as texts, all are."""
+_FEW = 256
+"""Framed records that are read without Arrow's reader."""
 
 
 class _CsvGroup(NamedTuple):
@@ -88,60 +89,47 @@ class CsvDecoder:
             delimiter=ord(settings.delimiter),
             quote=None if settings.quote is None else ord(settings.quote),
         )
-        self._look = CsvLook(self._places, count, settings.delimiter, settings.quote, settings.lists)
         self._names = [str(column) for column in range(count)]
         self._read = [column for place in self._places for column in place.columns]
         texts = dict.fromkeys(self._read, pa.binary())
-        in_lists = {place.columns[0] for place in self._places if place.field.shape and settings.lists is not None}
         types = {column: element_type(place.field) for place in self._places for column in place.columns}
-        self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
+        self._in_lists = {p.columns[0] for p in self._places if p.field.shape and settings.lists is not None}
+        self._typed = self._options({**types, **dict.fromkeys(self._in_lists, pa.binary())})
         self._as_text = self._options(texts)
+        self._plain = self._plain_reader(types, count) if compiled() else None
+
+    def _plain_reader(self, types: Mapping[str, pa.DataType], count: int) -> PlainReader:
+        """Return a reader of the columns, in which a list is one."""
+        nodes = np.full(count, -1)  # of each column; the node of the row itself is 0
+        columns = [(name, pa.list_(arrow) if name in self._in_lists else arrow) for name, arrow in types.items()]
+        nodes[[int(name) for name in types]] = range(1, 1 + len(types))
+        marks = (self._settings.delimiter, self._settings.quote, self._settings.lists)
+        delimiter, quote, lists = (-1 if mark is None else ord(mark) for mark in marks)
+        before = bytes({delimiter, ord("\n"), *([] if lists < 0 else [lists])})
+        return PlainReader("read_csv", pa.schema(columns), before, nodes, count, delimiter, quote, lists)
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
-        records, indices, text, refused = self._dialect.framed(values)
         fields = [place.field for place in self._places]
         none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
         varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
         pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
-        for outcome in self._outcomes(_CsvGroup(records, indices), text, doubted=bool(refused)):
+        plain = self._plain.of(values) if self._plain is not None else None
+        left, numbers = values, np.arange(len(values))
+        if plain is not None:
+            rows = values if not len(plain.left) else [values[at] for at in plain.indices.tolist()]
+            group = _CsvGroup(cast("Sequence[bytes]", rows), plain.indices)
+            pieces.append(self._columns(_CsvRows(group, plain.table, typed=True)))
+            left, numbers = [values[at] for at in plain.left.tolist()], plain.left
+        records, indices, text, faults = self._dialect.framed(left)
+        refused = [replace(fault, index=int(numbers[fault.index])) for fault in faults]
+        for outcome in self._read_or_split(_CsvGroup(records, numbers[indices]), text):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
-                continue
-            pieces.append(self._columns(outcome))
-            refused += pieces[-1].refused
+            else:
+                pieces.append(self._columns(outcome))
+        refused += (refusal for piece in pieces for refusal in piece.refused)
         return in_order(together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index))))
-
-    def _outcomes(self, group: _CsvGroup, text: bytes, *, doubted: bool) -> Iterator[_CsvRows | Refusal]:
-        """Yield the records as rows, and verdicts on the others: those that are read as texts only are read apart.
-
-        `doubted`: others of their chunk are refused already, so those of these are looked for before anything is read.
-        """
-        small = 0 < len(text) <= LARGEST
-        if small and not doubted and (rows := self._rows_as(group, text, typed=True)) is not None:
-            yield rows
-            return
-        begins = begins_of(group.records)
-        suspects = self._look.suspects(text, begins) if small else np.empty(0, np.int64)
-        if not 0 < len(suspects) <= len(group.records) // _SPARSE:
-            yield from self._read_or_split(group, text)
-            return
-        rows = suspects.tolist()
-        rest = _CsvGroup(without(group.records, rows), np.delete(group.indices, suspects))
-        yield from self._read_or_split(rest, text_without(text, begins, rows))
-        part = _CsvGroup([group.records[row] for row in rows], group.indices[suspects])
-        as_texts = self._texts_of(part, joined(part.records))
-        yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)
-
-    def _texts_of(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
-        """Return a few framed records as texts, as Arrow reads them."""
-        if self._settings.quote is not None and self._settings.quote.encode() in text:
-            return self._rows_as(group, text, typed=False)
-        # Without quotes a row is what is between its delimiters, and Arrow takes long to begin.
-        delimiter = self._settings.delimiter.encode()
-        columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
-        read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
-        return _CsvRows(group, pa.table(read), typed=False)
 
     def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""
@@ -160,8 +148,17 @@ class CsvDecoder:
 
     def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
         """Return a table with one row for each record, or None. `text` is the records, joined."""
+        if len(group.records) <= _FEW and (self._settings.quote is None or self._settings.quote.encode() not in text):
+            return self._texts_of(group)
         typed = self._rows_as(group, text, typed=True)
         return self._rows_as(group, text, typed=False) if typed is None else typed
+
+    def _texts_of(self, group: _CsvGroup) -> _CsvRows:
+        """Return a few framed records without quotes as texts, as Arrow reads them, which takes long to begin."""
+        delimiter = self._settings.delimiter.encode()
+        columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
+        read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
+        return _CsvRows(group, pa.table(read), typed=False)
 
     def _rows_as(self, group: _CsvGroup, text: bytes, *, typed: bool) -> _CsvRows | None:
         table = self._table(text, typed=typed)
@@ -265,24 +262,30 @@ def _side_by_side(
     return column, faults if faults.any() else None
 
 
-def _in_lists(place: CsvField, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
+def _in_lists(place: CsvField, read: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
     """Read a field whose elements are in one column. An empty text is an empty list, or a missing one."""
+    lists, wrong = (read, None) if pa.types.is_list(read.type) else _split(place, read, between)
+    if place.pad is not None:
+        column, faults, lengths = read_lists(_without_nulls(lists), place.field, place.default, place.pad)
+    else:
+        (column, faults), lengths = read_column(lists, place.field, place.default), None
+    if wrong is None or not wrong.any():
+        return column, faults, lengths
+    by_row = np.zeros(len(lists), np.uint8)
+    np.maximum.at(by_row, np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy())), wrong)
+    return column, by_row if faults is None else np.maximum(by_row, faults), lengths
+
+
+def _split(place: CsvField, texts: pa.Array, between: str) -> tuple[pa.Array, Faults | None]:
+    """Return the lists that texts hold, null where there is no text, and the fault of each element."""
     present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
     split = pc.split_pattern(present.cast(pa.string()), between)
     elements = split.flatten()
-    if place.field.dtype == "string":
-        values, wrong = elements.cast(pa.binary()), None
-    else:
-        values, wrong = converted(elements, element_type(place.field))
-    nothing = split.is_null() if split.null_count and place.pad is None else None
-    lists = pa.chunked_array([pa.ListArray.from_arrays(split.offsets, values, mask=nothing)])
-    lengths = None
-    if place.pad is None:
-        column, faults = read_column(lists, place.field, place.default)
-    else:
-        column, faults, lengths = read_lists(lists, place.field, place.default, place.pad)
-    if wrong is None or not wrong.any():
-        return column, faults, lengths
-    by_row = np.zeros(len(texts), np.uint8)
-    np.maximum.at(by_row, np.repeat(np.arange(len(texts)), np.diff(split.offsets.to_numpy())), wrong)
-    return column, by_row if faults is None else np.maximum(by_row, faults), lengths
+    values, wrong = converted(elements, element_type(place.field))
+    absent = split.is_null() if split.null_count else None
+    return pa.ListArray.from_arrays(split.offsets, values.cast(element_type(place.field)), mask=absent), wrong
+
+
+def _without_nulls(lists: pa.Array) -> pa.Array:
+    """Return the lists, an empty one in place of each null."""
+    return pa.ListArray.from_arrays(lists.offsets, lists.values) if lists.null_count else lists

@@ -2,9 +2,9 @@
 
 Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
 
-Two parsers read a chunk. Compiled code (`rows`) takes the records that are plain, each by its own bytes, and gives
-their values as the other would. What it leaves goes to pyarrow's parser, which decides: all of a chunk where the code
-was not compiled for this machine.
+Two parsers read a chunk. Compiled code (`plain_rows`) takes the records that are plain, each by its own bytes, and
+gives their values as the other would. What it leaves goes to pyarrow's parser, which decides: all of a chunk where the
+code was not compiled for this machine.
 
 That parser reads a stream of objects and knows nothing of records, so counting rows proves nothing: `{"id":0}{"id":1}`,
 an empty value and `{"id":2}` are three rows of three records. That each row is exactly one record, and the right one,
@@ -55,7 +55,6 @@ import pyarrow.json as pj
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import framed
-from millrace.pipelines.formats.json.rows import PlainReader, compiled
 from millrace.pipelines.formats.shared.arrow_columns import (
     ColumnReader,
     element_type,
@@ -72,13 +71,12 @@ from millrace.pipelines.formats.shared.paths import (
 )
 from millrace.pipelines.formats.shared.pieces import (
     LARGEST,
-    begins_of,
     in_order,
     is_utf8,
     joined,
-    not_utf8,
     together,
 )
+from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Field, Schema
 
@@ -116,13 +114,16 @@ class JsonDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
-        self._plain = PlainReader(self._paths.schema) if compiled() else None
+        self._plain = PlainReader("read_json", self._paths.schema, b",[") if compiled() else None
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
-        pieces = [self._reader.no_rows()]
-        left, indices = self._left(values, pieces)
+        pieces, left, indices = [self._reader.no_rows()], values, np.arange(len(values))
+        plain = self._plain.of(values) if self._plain is not None else None
+        if plain is not None:
+            pieces.append(self._columns(_JsonRows(plain.indices, (), plain.table)))
+            left, indices = [values[at] for at in plain.left.tolist()], plain.left
         framing = framed(left)
         refused = [Refusal(int(indices[at]), reason) for at, reason in framing.refused]
         for outcome in self._read_or_split(_JsonGroup(framing.records, indices[framing.rows])):
@@ -133,28 +134,6 @@ class JsonDecoder:
         refused += (refusal for piece in pieces for refusal in piece.refused)
         refused.sort(key=lambda refusal: refusal.index)
         return in_order(together(pieces, tuple(refused)))
-
-    def _left(
-        self, values: Sequence[bytes | None], pieces: list[DecodedValues]
-    ) -> tuple[Sequence[bytes | None], Int64s]:
-        """Add a piece of the plain records, if any can be read; return the values that are left, and their indices."""
-        everyone = np.arange(len(values))
-        if self._plain is None or not len(values):
-            return values, everyone
-        given = [value or b"" for value in values]
-        text, begins = joined(given), begins_of(given)
-        if len(text) > LARGEST:
-            return values, everyone
-        plain = np.ones(len(given), np.bool_)
-        if not is_utf8(text):
-            plain[not_utf8(text, begins)] = False
-        try:
-            table = self._plain.read(text, begins, plain)
-        except MemoryError:
-            return values, everyone
-        pieces.append(self._columns(_JsonRows(everyone[plain], (), table)))
-        left = everyone[~plain]
-        return [values[at] for at in left.tolist()], left
 
     def _read_or_split(self, group: _JsonGroup, *, sifted: bool = False) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others."""

@@ -5,7 +5,7 @@
 A case is a record of which a few bytes were changed, cut out, doubled or taken from another, so that no other case of
 its process has the same bytes. It is decoded in a chunk of its own, in one with good records and other cases, and in
 one with these cases only, in another order; it has to be decoded or set aside with the same outcome in all three. Alone
-JSON is decoded by pyarrow's parser, without the compiled code, which has to give the same bits. The good records have
+JSON and CSV are decoded by pyarrow, without the compiled code, which has to give the same bits. The good records have
 to be decoded as they are alone too, and each record of a chunk has to be named once. A decoder that ends the process
 ends the campaign, and so does one that takes more than a minute for a chunk. The processes share nothing; each draws
 from the seed and its own number.
@@ -36,9 +36,9 @@ from tests.faults.campaigns.formats import LEARNT
 from tests.faults.harness.forms import Form, PoisonedStream
 from tests.faults.harness.image_form import IMAGES
 from tests.faults.harness.records import ExpectedPosition
+from tests.pipelines.formats.compiled import without_compiled
 from tests.pipelines.formats.decoder_conformance import Outcome, alone, outcomes, same
 from tests.pipelines.formats.image.image_verdicts import PixelDecoder
-from tests.pipelines.formats.json.compiled import without_compiled
 from tests.pipelines.formats.verdicts import SUBJECTS
 
 _SIZES = (1, 2, 3, 10, 50, 200, 1000)

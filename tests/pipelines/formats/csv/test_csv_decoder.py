@@ -12,10 +12,9 @@ import pytest
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.csv import CsvSettings, places_of
-from millrace.pipelines.formats.csv.look import CsvLook
+from millrace.pipelines.formats.csv import CsvSettings
 from millrace.pipelines.formats.shared.number_texts import converted
-from millrace.pipelines.formats.shared.pieces import begins_of, joined
+from millrace.pipelines.formats.shared.pieces import joined
 from millrace.pipelines.schema import Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, outcomes
 
@@ -31,37 +30,20 @@ def ids(values: Sequence[bytes | None]) -> list[object]:
     return [outcome["id"] if isinstance(outcome, dict) else outcome for outcome in found]
 
 
-@pytest.mark.parametrize("frame_refuses", [True, False])
-def test_a_few_texts_for_numbers_do_not_have_the_chunk_read_as_texts(
-    frame_refuses: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad = [b"seven,a", b"1.5,a", b"1e3,a", b"nan,a", b"\xc3\xa4,a", *([b"1,2,3"] if frame_refuses else [])]
+def test_a_few_texts_for_numbers_do_not_have_the_chunk_read_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = [b"seven,a", b"1.5,a", b"1e3,a", b"nan,a", b"\xc3\xa4,a", b"1,2,3"]
     good = [b"%d,nan.e" % number for number in range(50 * len(bad))]
-    wide, read = list[bool](), pyarrow.csv.read_csv
+    sizes, read = list[int](), pyarrow.csv.read_csv
 
     def counted(source: pyarrow.BufferReader, **options: Any) -> pyarrow.Table:
-        if source.size() > sum(map(len, good)):
-            wide.append(options["convert_options"].column_types["0"] == pyarrow.int64())
+        sizes.append(source.size())
         return read(source, **options)
 
     monkeypatch.setattr(pyarrow.csv, "read_csv", counted)
     found = ids([*good, *bad])
     assert found[: len(good)] == list(range(len(good)))
     assert all(isinstance(verdict, tuple) for verdict in found[len(good) :])
-    assert wide == [True] * (1 if frame_refuses else 2)
-
-
-@pytest.mark.parametrize("mark", "|;^$.*+?()[]{}\\-#~&\t ")
-@pytest.mark.parametrize("role", ["delimiter", "quote", "lists"])
-def test_the_look_at_a_chunk_takes_marks_as_they_are(role: str, mark: str) -> None:
-    settings = CsvSettings(**{"quote": '"', role: mark})
-    places, columns = places_of(PAIRS, settings)
-    look = CsvLook(places, columns, settings.delimiter, settings.quote, settings.lists)
-    rows = [["7", "a"], ["x", "a"], ["7", "{0}a{1}{0}{0}{0}"], ["{0}7{0}", ""], ["7x", ""], ["1e3", "7"], ["7", "xa"]]
-    cells = [[cell.format(settings.quote, settings.delimiter) for cell in row] for row in rows]
-    values = [settings.delimiter.join(row).encode() for row in cells]
-    found = look.suspects(joined(values), begins_of(values))
-    assert found.tolist() == [1, 4, 5]
+    assert max(sizes, default=0) <= len(joined(bad))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Plain JSON records into Arrow's columns, by compiled code: `rows.c` beside this, which says what is plain.
+"""Plain records of texts into Arrow's columns, by compiled code: `plain.c` of each such format says what is plain.
 
 What is not plain, and everything where the code was not compiled for this machine, is left to the caller. Holds no
 state from one text to the next, and the code runs without the interpreter's lock.
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, is_utf8, joined, not_utf8
 
-_LIBRARY = Path(__file__).with_name("librows.so")
+_LIBRARY = Path(__file__).with_name("libplain.so")
 _RECORD, _LIST, _BOOL, _TEXT = 0, 1, 5, 6
 _KINDS = {pa.float32(): 2, pa.float64(): 3, pa.int64(): 4, pa.bool_(): _BOOL, pa.binary(): _TEXT}
 _PARTS = "kind first members name name_length values offsets valid rows nulls length seen objects keys"
@@ -24,6 +26,17 @@ _KEYS, _MARK = 512 * 24, 24
 """Bytes of the keys that a record remembers, and of a mark."""
 _LEAST_POWER, _GREATEST_POWER = -342, 308
 _ALIGNED = 64
+
+
+class PlainRows(NamedTuple):
+    """What is plain of some values, and what is left."""
+
+    table: pa.Table
+    """A row for each plain one."""
+    indices: Int64s
+    """The index of each in the values, ascending."""
+    left: Int64s
+    """The indices of the others."""
 
 
 class _ArrowNode(NamedTuple):
@@ -38,8 +51,9 @@ class _ArrowNode(NamedTuple):
 class PlainReader:
     """Reads the columns of a schema."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, read: str, schema: pa.Schema, before: bytes, *more: int | Int64s) -> None:
+        """`read` is the function in C, and `more` what it is told besides; before an element is one of these bytes."""
+        self._schema, self._call, self._before, self._more = schema, _compiled()[read], before, more
         self._nodes = [_ArrowNode(pa.struct(list(schema)), "", many=False)]
         laid: list[tuple[int, int, int]] = []
         for node in self._nodes:  # grows while it is read: the members of a node follow each other
@@ -54,6 +68,21 @@ class PlainReader:
         self._keys = np.frombuffer(b"".join(keys), np.uint8)
         self._laid["name_length"] = np.diff(ends, prepend=0)
         self._laid["name"] = self._keys.ctypes.data + ends - self._laid["name_length"]
+        self._many = np.array([node.many for node in self._nodes])
+
+    def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
+        """Read the plain ones of some values; None where they cannot be read together."""
+        given = [value or b"" for value in values]
+        text, begins, plain = joined(given), begins_of(given), np.ones(len(given), np.bool_)
+        if not given or len(text) > LARGEST:
+            return None
+        if not is_utf8(text):
+            plain[not_utf8(text, begins)] = False
+        try:
+            table = self.read(text, begins, plain)
+        except MemoryError:
+            return None
+        return PlainRows(table, np.flatnonzero(plain), np.flatnonzero(~plain))
 
     def read(self, text: bytes, begins: Int64s, plain: npt.NDArray[np.bool_]) -> pa.Table:
         """Read the plain ones of a text's records, each of which ends a byte before the next begins.
@@ -62,12 +91,10 @@ class PlainReader:
         MemoryError where there is no room for the longest lists that the text may hold.
         """
         records, nodes = len(begins) - 1, self._laid.copy()
-        # An element of a list has a comma or a bracket before it. What is not written to takes no memory.
+        # What is not written to takes no memory.
         codes = np.frombuffer(text, np.uint8)
-        most = (
-            sum(np.count_nonzero(codes == ord(each)) for each in ",[") if any(node.many for node in self._nodes) else 0
-        )
-        rows = np.where([node.many for node in self._nodes], most, records)
+        elements = sum(np.count_nonzero(codes == each) for each in self._before) if self._many.any() else 0
+        rows = np.where(self._many, elements, records)
         sizes = [_sizes(int(kind), int(most), len(text)) for kind, most in zip(nodes["kind"], rows, strict=True)]
         ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for each in sizes for size in each])
         room = np.empty(int(ends[-1]) + _ALIGNED, np.uint8)
@@ -79,10 +106,10 @@ class PlainReader:
             room[offsets : offsets + 4] = 0
             room[keys : keys + known] = 0
         marks = np.empty(len(nodes) * _MARK, np.uint8)
-        _compiled()(
-            text, begins.ctypes.data, records, nodes.ctypes.data, len(nodes), marks.ctypes.data,
-            _powers_of_five().ctypes.data, plain.ctypes.data,
-        )  # fmt: skip
+        arrays = (begins, nodes, marks, _powers_of_five(), plain)
+        at_begins, at_nodes, at_marks, at_powers, at_plain = (each.ctypes.data for each in arrays)
+        more = (each if isinstance(each, int) else each.ctypes.data for each in self._more)
+        self._call(text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_plain, *more)
         whole = pa.py_buffer(room)
         buffers = [
             [whole.slice(start, size) for start, size in zip(*each, strict=True)]
@@ -119,12 +146,14 @@ def compiled() -> bool:
 
 
 @cache
-def _compiled() -> "ctypes._FuncPointer":
-    read = ctypes.CDLL(str(_LIBRARY)).read_rows
-    pointer = ctypes.c_void_p
-    read.argtypes = [ctypes.c_char_p, pointer, ctypes.c_int64, pointer, ctypes.c_int64, pointer, pointer, pointer]
-    read.restype = None
-    return read
+def _compiled() -> "dict[str, ctypes._NamedFuncPointer]":
+    """Return the functions by name."""
+    library, place, number = ctypes.CDLL(str(_LIBRARY)), ctypes.c_void_p, ctypes.c_int64
+    common = (ctypes.c_char_p, place, number, place, number, place, place, place)
+    library.read_json.argtypes = common
+    library.read_csv.argtypes = (*common, place, number, number, number, number)
+    library.read_json.restype = library.read_csv.restype = None
+    return {"read_json": library.read_json, "read_csv": library.read_csv}
 
 
 @cache

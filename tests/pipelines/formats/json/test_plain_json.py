@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.pipelines.formats.json.decoder import JsonDecoder
-from millrace.pipelines.formats.json.rows import PlainReader, compiled
 from millrace.pipelines.formats.shared.pieces import begins_of, joined
+from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
 from millrace.pipelines.schema import DType, Field, Schema
+from tests.pipelines.formats.compiled import assert_alike, without_compiled
 from tests.pipelines.formats.decoder_conformance import Conformance, mutated, outcomes, same
-from tests.pipelines.formats.json.compiled import without_compiled
 from tests.pipelines.formats.verdicts import SUBJECTS
 
 JSONS = [subject for subject in SUBJECTS if subject.name.startswith("json")]
@@ -75,14 +75,6 @@ def test_the_code_is_compiled_here() -> None:
     assert compiled()
 
 
-def assert_alike(decoder: JsonDecoder, values: list[bytes | None]) -> None:
-    """Assert that each value has the outcome that it has by pyarrow's parser alone."""
-    for value, here, there in zip(
-        values, outcomes(decoder, values), outcomes(without_compiled(decoder), values), strict=True
-    ):
-        assert same(here, there), f"{value!r}: {here}, by pyarrow {there}"
-
-
 @settings(max_examples=400)
 @given(st.lists(st.one_of(RECORD, RECORD.flatmap(lambda record: mutated([record]))), min_size=1, max_size=6))
 @example([b'{"string": "\\ud83d\\ude00", "user": null, "items": null}', b'{"string": "\\udc00"}'])
@@ -104,7 +96,7 @@ def plain_of(arrow: pa.DataType, texts: list[str]) -> tuple[list[bool], pa.Array
     """Return which of some values of a field are plain, and what was read of these."""
     records = [b'{"v":%s}' % text.encode() for text in texts]
     plain = np.ones(len(records), np.bool_)
-    table = PlainReader(pa.schema([("v", arrow)])).read(joined(records), begins_of(records), plain)
+    table = PlainReader("read_json", pa.schema([("v", arrow)]), b",[").read(joined(records), begins_of(records), plain)
     return plain.tolist(), table.column("v").combine_chunks()
 
 
