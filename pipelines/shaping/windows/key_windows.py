@@ -405,7 +405,9 @@ class KeyWindows:
         room = min(self.layout.capacity, max(keys, 2 * len(self._seen)))
         self._seen = np.concatenate([self._seen, np.zeros(room - len(self._seen), np.int64)])
         for held in self.layout.held:
-            ring = np.full((room, self.layout.history, *held.shape), b"" if held.text else 0, held.dtype)
+            shape = (room, self.layout.history, *held.shape)
+            # Zeros take no memory before they are written to.
+            ring: Column = np.full(shape, b"", held.dtype) if held.text else np.zeros(shape, held.dtype)
             if held.name in self._rings:
                 ring[: len(self._rings[held.name])] = self._rings[held.name]
             self._rings[held.name] = ring
