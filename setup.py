@@ -1,7 +1,8 @@
 """What pyproject.toml cannot say: that a part of millrace is compiled, if the machine has a compiler of C.
 
-Where there is none, or it fails, all of millrace works without that part, and reads JSON and CSV more slowly. `CC` names
-another compiler, also one with arguments, as `zig cc -target aarch64-linux-gnu.2.17`; an empty `CC` compiles nothing.
+Where there is none, or it fails, all of millrace works without that part, and reads JSON and CSV more slowly. `CC`
+names another compiler, also one with arguments, as `zig cc -target aarch64-linux-gnu.2.17`; an empty `CC` compiles
+nothing.
 `PLATFORM` is then the wheel's, as `manylinux_2_17_aarch64`, and the part has to compile.
 """
 
