@@ -1,9 +1,8 @@
 """What pyproject.toml cannot say: that a part of millrace is compiled, if the machine has a compiler of C.
 
-Where there is none, or it fails, all of millrace works without that part, and reads JSON and CSV more slowly. `CC`
+Where there is none, or it fails, all of millrace works without that part; JSON, CSV and bad Examples take longer. `CC`
 names another compiler, also one with arguments, as `zig cc -target aarch64-linux-gnu.2.17`; an empty `CC` compiles
-nothing.
-`PLATFORM` is then the wheel's, as `manylinux_2_17_aarch64`, and the part has to compile.
+nothing. `PLATFORM` is then the wheel's, as `manylinux_2_17_aarch64`, and the part has to compile.
 """
 
 import os
@@ -20,7 +19,7 @@ from setuptools.errors import CompileError
 FLAGS = ("-std=c11", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC", "-s")
 LIBRARY = Extension(
     "millrace.pipelines.formats.shared.libplain",
-    ["pipelines/formats/json/plain.c", "pipelines/formats/csv/plain.c"],
+    sorted(map(str, Path("pipelines/formats").glob("*/plain.c"))),
     optional="PLATFORM" not in os.environ,
 )
 

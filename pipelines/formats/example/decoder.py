@@ -36,15 +36,16 @@ from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.arrow_columns import broken_by_numbers, of_one_length, words_not_allowed
 from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, empty_column, flat_names, pad_of
 from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
+from millrace.pipelines.formats.shared.plain_rows import compiled, library
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Field, Schema
 
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 FLOATS, INTS, TEXTS = "float_list", "int64_list", "bytes_list"
-_FEATURES, _FLOATS, _VALUE, _MORE = 0x0A, 0x12, 0x12, 0x80
-"""The tag of an Example's one field, and of what a list holds; of a list of floats; of a feature, behind its name. A
-byte of a number that is not its last is 0x80 or more."""
+_FEATURES, _FLOATS, _MORE = 0x0A, 0x12, 0x80
+"""The tag of an Example's one field, and of what a list holds; of a list of floats. A byte of a number that is not its
+last is 0x80 or more."""
 _LONGEST, _LONGEST_NUMBER = 4, 10
 _PIECE = 1 << 17
 """Bytes that are looked at at once: temporaries as large as a chunk cost more than the look."""
@@ -130,32 +131,21 @@ class Kinds:
     """The features that a schema asks for, each with the kind of list that is read from it."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
-        self._tags = [(*_tail(name), _TAGS[kind]) for name, kind in kinds.items()]
-        self._last = np.zeros(256, np.bool_)
-        self._last[[name.encode()[-1] for name in kinds]] = True
+        names = [name.encode() for name in kinds]
+        tags = np.array([_TAGS[kind] for kind in kinds.values()], np.uint8)
+        self._asked = np.frombuffer(b"".join(names), np.uint8), tags, np.cumsum([len(name) for name in names])
 
     def unlike(self, joined: JoinedExamples) -> Int64s:
-        """Return the records in which a feature of such a name seems to be a list of another kind, ascending."""
-        codes = joined.codes
-        values = np.flatnonzero(codes[:-_BEHIND] == _VALUE)
-        values = values[self._last[codes[values - 1]]]
-        words = np.ndarray((len(codes) - 7,), "<u8", codes, strides=(1,))
-        tails = words[values - 7]
-        found = list[Int64s]()
-        for tail, mask, tag in self._tags:
-            named = values[tails & mask == tail]
-            kinds = codes[named + 2 + (codes[named + 1] >= _MORE)]
-            found.append(named[kinds != tag])
-        return np.unique(joined.owners(np.concatenate(found)))
+        """Return the records in which a feature of such a name is a list of another kind, ascending.
 
-
-def _tail(name: str) -> tuple[np.uint64, np.uint64]:
-    """Return the last bytes up to a feature's value, behind its name, as a number, and which of its bits count."""
-    key = name.encode()
-    spelt = (bytes((_FEATURES, len(key) & 0x7F)) if len(key) < _MORE else b"") + key + bytes((_VALUE,))
-    spelt = spelt[-8:]
-    free = 8 - len(spelt)
-    return np.uint64(int.from_bytes(bytes(free) + spelt, "little")), np.uint64((1 << 64) - (1 << 8 * free))
+        None where no code was compiled for this machine: they are found when TensorFlow stops at them.
+        """
+        found = np.zeros(len(joined.lengths), np.bool_)
+        if compiled():
+            places = (array.ctypes.data for array in (joined.codes, joined.begins, joined.lengths))
+            asked = (array.ctypes.data for array in self._asked)
+            library().find_unlike(*places, len(found), *asked, len(self._asked[1]), found.ctypes.data)
+        return np.flatnonzero(found)
 
 
 _AT_ROW = re.compile(r"Index: (\d+)\.")

@@ -53,7 +53,7 @@ class PlainReader:
 
     def __init__(self, read: str, schema: pa.Schema, before: bytes, *more: int | Int64s) -> None:
         """`read` is the function in C, and `more` what it is told besides; before an element is one of these bytes."""
-        self._schema, self._call, self._before, self._more = schema, _compiled()[read], before, more
+        self._schema, self._call, self._before, self._more = schema, getattr(library(), read), before, more
         self._nodes = [_ArrowNode(pa.struct(list(schema)), "", many=False)]
         laid: list[tuple[int, int, int]] = []
         for node in self._nodes:  # grows while it is read: the members of a node follow each other
@@ -146,14 +146,15 @@ def compiled() -> bool:
 
 
 @cache
-def _compiled() -> "dict[str, ctypes._NamedFuncPointer]":
-    """Return the functions by name."""
-    library, place, number = ctypes.CDLL(str(_LIBRARY)), ctypes.c_void_p, ctypes.c_int64
+def library() -> ctypes.CDLL:
+    """Return the compiled code, and what each of its functions is given."""
+    code, place, number = ctypes.CDLL(str(_LIBRARY)), ctypes.c_void_p, ctypes.c_int64
     common = (ctypes.c_char_p, place, number, place, number, place, place, place)
-    library.read_json.argtypes = common
-    library.read_csv.argtypes = (*common, place, number, number, number, number)
-    library.read_json.restype = library.read_csv.restype = None
-    return {"read_json": library.read_json, "read_csv": library.read_csv}
+    code.read_json.argtypes = common
+    code.read_csv.argtypes = (*common, place, number, number, number, number)
+    code.find_unlike.argtypes = (place, place, place, number, place, place, place, number, place)
+    code.read_json.restype = code.read_csv.restype = code.find_unlike.restype = None
+    return code
 
 
 @cache

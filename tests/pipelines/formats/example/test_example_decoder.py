@@ -132,7 +132,12 @@ def test_lists_of_another_kind_are_seen_before_tensorflow_refuses_the_chunk() ->
         {**GOOD, "a longer name": b"1"},
         {"x": [1.0] * 99},
     ]
-    assert kinds.unlike(JoinedExamples.of([example(one) for one in records])).tolist() == [1, 2, 3]
+    texts = [example(one) for one in records]
+    assert kinds.unlike(JoinedExamples.of(texts)).tolist() == [1, 2, 3]
+    cut = [text[:length] for text in texts for length in range(len(text))]
+    assert kinds.unlike(JoinedExamples.of(cut)).tolist() == []
+    lengths = [text[:2] + b"\xff" * 9 + text[3:] for text in texts]
+    assert kinds.unlike(JoinedExamples.of(lengths)).tolist() == []
 
 
 def plainly(record: bytes) -> Outcome:
