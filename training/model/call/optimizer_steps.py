@@ -17,6 +17,7 @@ import tensorflow as tf
 from millrace.training.model.setup.keras_internals import (
     accumulators,
     averages,
+    read_once,
     replace_apply,
     steps_made,
     take_sums,
@@ -32,6 +33,7 @@ class OptimizerSteps:
         self._updates = True
         """Whether the step being traced updates the weights; otherwise it only accumulates gradients."""
         take_sums(optimizer)
+        read_once(optimizer)
         if optimizer.gradient_accumulation_steps or optimizer.use_ema:
             replace_apply(optimizer, self._apply_gradients)
 
