@@ -105,6 +105,7 @@ def test_quantiles_of_residuals_are_within_two_percent() -> None:
     assert told(Labels.NUMBERS, [[1.0], [2.0]], [[1.0], [2.0]]).residuals == dict.fromkeys(found.residuals, 0.0)
 
 
+@pytest.mark.row(42)
 def test_the_state_is_exact_through_a_rewind_and_a_restart(tmp_path: Path) -> None:
     topic, log = Topic(), AnswerLog()
     topic.poison[next(iter(topic.ends)), SHARE + 7] = np.nan

@@ -58,6 +58,7 @@ def test_a_week_is_kept_in_bounded_bytes_and_the_oldest_hours_are_forgotten(monk
     assert max(hours.kept) == WEEK + 9
 
 
+@pytest.mark.row(42)
 def test_hours_have_the_same_bits_through_kills_and_outlive_a_change_of_the_fields() -> None:
     through, whole = np.random.default_rng(3), np.random.default_rng(3)
     live, killed = HoursOfInputs(), HoursOfInputs()

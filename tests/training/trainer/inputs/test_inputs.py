@@ -204,6 +204,7 @@ def halves(chunk: Decoded, random: np.random.Generator) -> list[Decoded]:
     ]
 
 
+@pytest.mark.row(42)
 def test_the_state_has_the_same_bits_through_kills_and_however_records_are_cut_into_chunks() -> None:
     whole = [*lives(np.random.default_rng(1), World(16, seed=4), cuts=False)]
     cut = [*lives(np.random.default_rng(2), World(16, seed=4), cuts=True)]
@@ -353,6 +354,7 @@ def test_a_sample_of_numbers_is_within_two_and_a_half_percent_of_the_ranks() -> 
         assert whole.searchsorted(now.quantile(share)) / len(whole) == pytest.approx(share, abs=0.07)
 
 
+@pytest.mark.row(42)
 def test_a_window_is_the_same_whenever_it_was_saved() -> None:
     states = list[PartState]()
     for saves in (1, 3, 20):

@@ -110,6 +110,7 @@ def record(at: int, more: Mapping[str, Any]) -> bytes:
     return json.dumps({"x": at, "y": 0, "app": "a", "kind": "click", "old": 1, **more}).encode()
 
 
+@pytest.mark.row(42)
 def test_a_field_that_appears_is_an_event_whatever_chunks_it_comes_in() -> None:
     looks, decoder, told = to_look(RECORDS), to_decoder(RECORDS), list[tuple[EventKind, str, Any]]()
 
