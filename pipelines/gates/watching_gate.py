@@ -27,8 +27,9 @@ class WatchingGate(ABC, Generic[Kept, Piece]):
         self._kept: dict[Partition, deque[tuple[int, Int64s, Kept]]] = {}
         """Of each chunk: its end, the offsets of what is kept, and that."""
         self._admitted: dict[Partition, int] = {}
-        """Where the chunks end that were kept, and what was taken."""
-        self._taken: dict[Partition, int] = {}
+        """Where the chunks end that were kept."""
+        self._taken: dict[Partition, tuple[int, int]] = {}
+        """Up to which offset, and to which row of the first chunk that is kept."""
 
     @abstractmethod
     def keep(self, decoded: Decoded) -> tuple[Int64s, Kept]:
@@ -67,13 +68,16 @@ class WatchingGate(ABC, Generic[Kept, Piece]):
         """Return what was kept of a partition before an offset, and forget it."""
         taken = list[Piece]()
         with self._lock:
-            kept, start = self._kept.get(partition), self._taken.get(partition, -1)
+            kept = self._kept.get(partition)
+            start, first = self._taken.get(partition, (-1, 0))
             while kept:
                 ends, offsets, one = kept[0]
-                first, last = offsets.searchsorted((start, end)).tolist()
+                last = int(offsets.searchsorted(end))
                 taken.append(self.piece_of(one, slice(first, last), start, end))
+                first = last
                 if end < ends:
                     break
                 kept.popleft()
-            self._taken[partition] = end
+                first = 0
+            self._taken[partition] = end, first
         return taken
