@@ -75,7 +75,7 @@ def test_the_code_is_compiled_here() -> None:
     assert compiled()
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.lists(st.one_of(RECORD, RECORD.flatmap(lambda record: mutated([record]))), min_size=1, max_size=6))
 @example([b'{"string": "\\ud83d\\ude00", "user": null, "items": null}', b'{"string": "\\udc00"}'])
 @example(
@@ -111,7 +111,7 @@ def assert_numbers(texts: list[str]) -> None:
     assert floats.to_numpy().tobytes() == pa.array(kept, pa.string()).cast(pa.float32()).to_numpy().tobytes()
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(NUMBER, min_size=1, max_size=9))
 def test_numbers_are_rounded_as_everywhere(texts: list[str]) -> None:
     assert_numbers([text for text in texts if math.isfinite(float(text))])
