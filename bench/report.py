@@ -342,7 +342,7 @@ def counts_of(report: Report) -> dict[str, Figure]:
         return {}
     again = report.get("again", {}).get(PLANTED)
     where = {"as_of": report["as_of"], "commit": report["machine"]["commit"]} if again is None else again
-    run = Run(date=where["as_of"][:10], commit=str(where["commit"]), command=f"python bench/run.py --cases {PLANTED}")
+    run = Run(date=where["as_of"][:10], commit=str(where["commit"]), command="make bench")
     return {name: figure(name, report["figures"][name], run, aim=MEANINGS[name].aim) for name in OF_PLANTED}
 
 
