@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum kind { RECORD, LIST, FLOAT, DOUBLE, INTEGER, BOOL, TEXT };
-enum { DIGITS = 19, REMEMBERED = 512 };
+enum { DIGITS = 19, LARGEST_EXPONENT = 300, REMEMBERED = 512 };
 
 /* A key as it stood at the same place of the record before, and whose it is. */
 typedef struct {
@@ -149,7 +149,7 @@ static bool number(Reader *reader, Number *found) {
             if (exponent < 100000) exponent = exponent * 10 + (*at - '0');
             at++;
         }
-        if (at == behind) return false;
+        if (at == behind || (!minus && exponent > LARGEST_EXPONENT)) return false; /* Arrow refuses even a zero then */
         power += minus ? -exponent : exponent;
         found->whole = false;
     }

@@ -81,6 +81,9 @@ def test_the_code_is_compiled_here() -> None:
 @example(
     [b'{"int64": 1, "int64": 2}', b'{"user": {"age": 1, "age": 2}}', b'{"items": [{"price": 1, "price": 2}]}', b"{}"]
 )
+@example(
+    [b'{"float64": 0e5801}', b'{"other": 0e5801}', b'{"other": 1e400}', b'{"float32": 0e300}', b'{"other": 0e-5801}']
+)
 @example([b'{"int64": -0, "float32": -0, "float64": -0.0e5}', b'{"float32": 1.17549421e-38, "float64": 5e-324}'])
 def test_every_record_has_the_outcome_that_it_has_by_the_parser(values: list[bytes]) -> None:
     assert_alike(JsonDecoder(WIDE), [*values])
@@ -147,14 +150,14 @@ def test_whole_numbers_are_taken_to_the_ends_of_int64() -> None:
             "uint8": 9,
         },
         {"user": {"age": 1, "tag": None}, "items": [{"price": 0.5, "marks": [1]}], "many": [1, 2.5e3]},
-        {"user": None, "items": None, "many": [], "other": [{"a": [1e999, {"b": "\\"}]}, None, False]},
+        {"user": None, "items": None, "many": [], "other": [{"a": [1e99, {"b": "\\"}]}, None, False]},
         {},
     ],
 )
 @pytest.mark.parametrize("form", [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 def test_what_is_usual_is_plain(record: dict[str, object], form: dict[str, object]) -> None:
     decoder = JsonDecoder(WIDE)
-    records = [json.dumps(record, **form).encode().replace(b"Infinity", b"9e999")] * 3  # type: ignore[arg-type]
+    records = [json.dumps(record, **form).encode()] * 3  # type: ignore[arg-type]
     plain = np.ones(3, np.bool_)
     assert decoder._plain is not None
     decoder._plain.read(joined(records), begins_of(records), plain)
