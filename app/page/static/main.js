@@ -196,6 +196,7 @@ function showAges() {
 }
 
 function showSilence() {
+  if (document.hidden) return; // an answer may come in the background, and hidden time does not count
   const { silentFor: silent, waitedFor: waited } = feed;
   const quiet = silent !== null && waited > SILENT_AFTER_S;
   document.body.classList.toggle("quiet", quiet);

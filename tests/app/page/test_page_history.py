@@ -209,6 +209,7 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
     report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="demand", note=None)
     page = open_page()
     expect(page.locator("#charts path.sign.checkpoint")).to_have_count(1, timeout=SOON_MS)
+    expect(page.locator('[data-name="metric"]')).to_have_text("accuracy over 1m", timeout=SOON_MS)
     page.mouse.click(*at_mark(page, "checkpoint"))
     dialog = page.get_by_role("dialog", name=f"Restore checkpoint {number}?")
     expect(dialog).to_be_visible()
