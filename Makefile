@@ -21,7 +21,9 @@ help: ## Show this list
 
 venv: $(READY) ## Create .venv with everything locked; again when the lock or pyproject.toml changes
 
-# A compiler of C where the machine has none: Python's registry has one.
+# A compiler of C where the machine has none that works: Python's registry has one.
+COMPILED := pipelines/formats/shared/libplain.so
+EDITABLE := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 ZIG_VERSION := 0.17.1
 ZIG = $(abspath $(BIN))/uv tool run --quiet --from ziglang==$(ZIG_VERSION) python-zig cc
 
@@ -29,8 +31,9 @@ $(READY): requirements/dev.lock pyproject.toml setup.py $(wildcard pipelines/for
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 on PATH; name one: make PYTHON=/path/to/python $@" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_SAYS) --require-hashes -r requirements/dev.lock
-	command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || export CC="$(ZIG)"; \
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@rm -f $(COMPILED)
+	$(EDITABLE)
+	@test -e $(COMPILED) || CC="$(ZIG)" $(EDITABLE)
 	@touch $@
 
 .PHONY: demo demo-short demo-check demo-clean
