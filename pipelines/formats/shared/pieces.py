@@ -12,7 +12,6 @@ from operator import length_hint
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
@@ -138,12 +137,4 @@ def not_utf8(text: bytes, begins: Int64s) -> list[int]:
             found.append(row)
             end = int(begins[row + 1])
         at = end
-    return found
-
-
-def matching(text: bytes, begins: Int64s, pattern: str) -> npt.NDArray[np.bool_]:
-    """Return which records, each with its newline, a regular expression finds something in: without the GIL."""
-    buffers = [None, pa.py_buffer(begins), pa.py_buffer(text)]
-    records = pa.Array.from_buffers(pa.large_binary(), len(begins) - 1, buffers)
-    found: npt.NDArray[np.bool_] = pc.match_substring_regex(records, pattern).to_numpy(zero_copy_only=False)
     return found
