@@ -3,11 +3,17 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
-from tests.faults.campaigns.decoders import fuzz_formats
+from millrace.consumers.records import Chunk, Partition
+from millrace.pipelines.stream.decode import decode_chunk
+from tests.faults.campaigns.decoders import decoder_of, fuzz_formats
 from tests.faults.campaigns.formats import LEARNT, account_for
+from tests.faults.harness.forms import Form
+from tests.faults.harness.records import ExpectedPosition, good
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(38)]
 RECORDS = 12_000
@@ -30,3 +36,32 @@ def test_any_changed_record_meets_the_same_end_among_neighbours_as_alone() -> No
     figures = fuzz_formats(2_000, seed := int(time.time()))
     assert figures.told == [], f"seed {seed}"
     assert figures.set_aside > figures.cases // 2
+
+
+@pytest.mark.parametrize("form", LEARNT.values(), ids=LEARNT)
+def test_what_is_bad_is_named_also_where_all_around_it_is_good(form: Form, tmp_path: Path) -> None:
+    """Nothing else in its chunk has a decoder look twice."""
+    decoder = decoder_of(form, tmp_path)
+    before, bad, after = (good(ExpectedPosition(0, offset), Random(offset)) for offset in range(3))
+    told = {}
+    for poison in form.poison:
+        decoded = decode_chunk(_chunk([form.render(before), poison.make(bad), form.render(after)]), decoder)
+        told[poison.name] = [(one.offset, one.reason) for one in decoded.refused]
+    assert told == {poison.name: [(1, poison.reason)] for poison in form.poison}
+
+
+def _chunk(values: list[bytes | None]) -> Chunk:
+    size = len(values)
+    return Chunk(
+        partition=Partition("t", 0),
+        incarnation=1,
+        start=0,
+        end=size,
+        offsets=np.arange(size),
+        timestamps=np.zeros(size, np.int64),
+        keys=[None] * size,
+        values=values,
+        headers=[()] * size,
+        nbytes=0,
+        fetched_at=0.0,
+    )

@@ -134,7 +134,7 @@ def _fuzz_some(cases: int, until: float, seed: int, number: int) -> FuzzedFormat
 def _decks(folder: Path) -> Iterator[_Deck]:
     """Yield a deck for each form of the campaigns, and one for each decoder of the conformance suite."""
     for form in LEARNT.values():
-        yield _deck(f"{form.name}, as learnt", _decoder(form, folder), _records(form, 0.0), _records(form, 0.2))
+        yield _deck(f"{form.name}, as learnt", decoder_of(form, folder), _records(form, 0.0), _records(form, 0.2))
     for subject in SUBJECTS:
         good = [case.value for case in subject.cases if case.value and isinstance(case.outcome, dict)]
         yield _deck(subject.name, subject.decoder, good, [value for value in subject.values if value])
@@ -146,7 +146,8 @@ def _deck(name: str, decoder: Decoder, good: Sequence[bytes], pool: Sequence[byt
     return _Deck(name, decoder, judge, judged, pool, {*map(hash, chain(good, pool))})
 
 
-def _decoder(form: Form, folder: Path) -> Decoder:
+def decoder_of(form: Form, folder: Path) -> Decoder:
+    """Return the decoder of a form, as its config makes it, with the form's files in a folder."""
     for name, text in form.files.items():
         (folder / name).write_text(text)
     kind = form.records["format"]

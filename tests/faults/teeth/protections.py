@@ -91,7 +91,7 @@ TEETH = (
           "test_a_row_of_memory_is_the_one_of_training_after_any_checkpoint_and_cut"),
     Tooth(38, "That each record is one object is not looked at.", "JsonDecoder._parse",
           decides("num_rows", "(table := table.slice(0, len(records))).num_rows == len(records)"),
-          "test_what_is_learnt_or_set_aside_is_what_was_produced_by_kind_and_reason"),
+          "test_what_is_bad_is_named_also_where_all_around_it_is_good"),
     Tooth(36, "What is held of a key's last records moves by whole chunks, and not by what is settled.",
           "FollowedStates._follow",
           decides("one.log and one.position < one.settled", "one.log and one.position > one.settled"),
