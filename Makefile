@@ -215,14 +215,14 @@ clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The commit that `make bench` runs beside this one: the last before records were fetched as columns.
-BENCH_BEFORE ?= 1fef039fab24cb612b98603a0f0e4ad5342da596
+# The commit that `make bench` runs beside this one: the last before plain JSON and CSV were parsed by compiled code.
+BENCH_BEFORE ?= e363fea4d200cfbcbc80b0b0e842163b75e90338
 BEFORE := build/bench-before/$(BENCH_BEFORE)
 
 .PHONY: bench bench-before bench-quick bench-soak bench-page bench-peers bench-streams bench-drafts bench-topics bench-report lock-peers
-bench: $(READY) bench-before ## Speed against the frozen references, as ratios in build/bench.json
-	$(BIN)/python bench/run.py $$(test ! -d $(BEFORE) || echo --before $(BEFORE))
-	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
+bench: $(READY) bench-before ## Speed against the frozen references, as ratios in build/bench.json; CASES=eyes,poisoned for some
+	$(BIN)/python bench/run.py $$(test ! -d $(BEFORE) || echo --before $(BEFORE)) $(if $(CASES),--cases $(CASES))
+	$(if $(CASES),,$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py))
 
 bench-before: $(READY) ## Put the commit that `make bench` compares with, BENCH_BEFORE, into build/bench-before
 	@test -d $(BEFORE) || { git cat-file -e $(BENCH_BEFORE) && mkdir -p $(BEFORE) && \

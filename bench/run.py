@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -234,13 +234,18 @@ def run_round(cases: list[Case], first: int, at_once: int) -> Round:
     def once(case: Case) -> Run:
         began, others = time.monotonic(), others_s()
         result = run(case)
-        took = time.monotonic() - began
-        beside = None if others is None else ((others_s() or others) - others) / took
+        taken, took = beside(others, began), time.monotonic() - began
         say(f"  {case.name:13} {rate(result):>12,.0f} records/s {cost(result) * 1e6:>9.3f} µs CPU ({took:.0f} s)")
-        return {**result, "load_average": os.getloadavg()[0], "others_cores": beside}
+        return {**result, "load_average": os.getloadavg()[0], "others_cores": taken}
 
     with ThreadPoolExecutor(at_once) as pool:
         return {case.name: result for case, result in zip(order, pool.map(once, order), strict=True)}
+
+
+def beside(others: float | None, began: float) -> float | None:
+    """Return the cores that others took since `began`, when they had taken `others` seconds."""
+    now = others_s()
+    return None if others is None or now is None else (now - others) / (time.monotonic() - began)
 
 
 def stages(plan: Plan, bootstrap: str) -> dict[str, dict[str, float]]:
@@ -266,9 +271,10 @@ def run_service_cases(
             run(Case(f"fill-{topic.form}", "cases/stored.py", topic.options(bootstrap)))
 
     def once(case: listing.ServiceCase) -> Run:
-        began, load = time.monotonic(), os.getloadavg()[0]
+        began, load, others = time.monotonic(), os.getloadavg()[0], others_s()
         try:
             result = {**run(Case(case.name, f"cases/{case.script}", case.options)), "load_average": load}
+            result["others_cores"] = beside(others, began)
         except (SystemExit, subprocess.TimeoutExpired) as error:
             say(str(error))
             return {"figures": {}, "details": {}, "error": str(error)}
@@ -304,16 +310,20 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
-def report(where: Mapping[str, Any], plan: Plan, rounds: list[Round]) -> dict[str, Any]:
-    """All that was measured."""
+def report(
+    where: Mapping[str, Any], plan: Plan, rounds: list[Round], services: Iterable[Run], only: Sequence[str] | None
+) -> dict[str, Any]:
+    """All that the rounds measured; `only` are the cases that were chosen, None for all."""
     by_round = figures_by_round(rounds)
+    every = [*(each for runs in rounds for each in runs.values()), *services]
     costs = {name: statistics.median(cost(runs[name]) for runs in rounds) for name in (rounds[0] if rounds else ())}
     return {
         "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": where,
         "plan": asdict(plan),
         "figures": {name: round(statistics.median(values), 3) for name, values in by_round.items()},
-        "validity": validity.verdict(by_round, [each.get("others_cores") for runs in rounds for each in runs.values()]),
+        "only": only,
+        "validity": validity.verdict(by_round, [each.get("others_cores") for each in every]),
         "figures_by_round": {name: [round(value, 3) for value in values] for name, values in by_round.items()},
         "cases": {
             name: {
@@ -364,7 +374,8 @@ def main() -> None:
             rounds.append(run_round(cases, number, lengths.at_once))
         by_stage = stages(plan, bootstrap) if clocked else {}
         served = run_service_cases(services, lengths, full_speed(rounds), bootstrap)
-    result = report(where, plan, rounds)
+    once = [each for runs in served.values() for each in runs if "error" not in each]
+    result = report(where, plan, rounds, once, None if wanted is None else sorted(wanted))
     result["figures"] |= listing.gathered(services, served, "figures")
     result["details"] = listing.gathered(services, served, "details")
     result |= {"stages": by_stage, "service_cases": served, "lengths": asdict(lengths)}

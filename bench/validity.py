@@ -19,7 +19,8 @@ ROUNDS = 3
 def verdict(by_round: Mapping[str, Sequence[float]], others: Sequence[float | None]) -> dict[str, Any]:
     """Return whether the run is valid, and why not; None where that is not known.
 
-    `others` are the cores that other processes took beside each run of a case.
+    `others` are the cores that other processes took beside each run of a case. Cases that run once give no rounds:
+    of them only the others tell.
     """
     known = [cores for cores in others if cores is not None]
     seen = {
@@ -29,7 +30,9 @@ def verdict(by_round: Mapping[str, Sequence[float]], others: Sequence[float | No
     }
     if known and statistics.median(known) > BUSY_CORES:
         return {"valid": False, "why": f"other processes took {statistics.median(known):.2f} cores", **seen}
-    if min(map(len, by_round.values()), default=0) < ROUNDS:
+    if not known and not by_round:
+        return {"valid": None, "why": "nothing tells what ran beside it", **seen}
+    if any(len(values) < ROUNDS for values in by_round.values()):
         return {"valid": None, "why": f"fewer than {ROUNDS} rounds say nothing of the spread", **seen}
     far = [f"{name} by {spread(values):.0%}" for name, values in by_round.items() if spread(values) > SPREAD]
     return {"valid": not far, "why": f"rounds differ: {', '.join(far)}" if far else None, **seen}

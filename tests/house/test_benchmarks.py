@@ -58,7 +58,11 @@ REPORT = {
 
 
 def _report(folder: Path, page: str, **changed: Any) -> subprocess.CompletedProcess[str]:
-    (folder / "bench.json").write_text(json.dumps({**REPORT, **changed}))
+    return _run_report(folder, {**REPORT, **changed}, page)
+
+
+def _run_report(folder: Path, report: dict[str, Any], page: str) -> subprocess.CompletedProcess[str]:
+    (folder / "bench.json").write_text(json.dumps(report))
     (folder / "page.md").write_text(page)
     command = [sys.executable, str(ROOT / "bench" / "report.py"), "--from", str(folder / "bench.json")]
     command += ["--figures", str(folder / "figures.json"), "--into", str(folder / "page.md")]
@@ -97,6 +101,27 @@ def test_a_run_that_is_not_valid_leaves_the_figures_of_its_rounds(tmp_path: Path
     _report(tmp_path, PAGE, **later)
     kept = json.loads((tmp_path / "figures.json").read_text())
     assert (kept["json_over_naive"]["value"], kept["over_river"]["value"]) == (51.25, 13.0)
+
+
+def test_a_run_of_some_cases_leaves_the_figures_of_the_others(tmp_path: Path) -> None:
+    _report(tmp_path, PAGE)
+    later = {
+        "as_of": "2026-03-02T03:04:05+00:00",
+        "machine": MACHINE,
+        "only": ["balance"],
+        "validity": {"valid": True},
+        "figures": {"balance_of_plain": 0.75},
+        "cases": {"other": CASE},
+    }
+    assert _run_report(tmp_path, later, PAGE).returncode == 0
+    kept = json.loads((tmp_path / "figures.json").read_text())
+    assert (kept["json_over_naive"]["value"], kept["balance_of_plain"]["value"]) == (51.25, 0.75)
+    assert kept["balance_of_plain"]["command"] == "make bench CASES=balance"
+    assert "case.naive-json.cpu_us" in kept
+    assert "case.other.cpu_us" not in kept
+    written = (tmp_path / "page.md").read_text()
+    assert "**0.75** |  | ≥ 0.95: missed | 2026-03-02 |" in written
+    assert "**51.2** | 50 to 60 (3) | ≥ 45 | 2026-01-02 |" in written
 
 
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
@@ -183,12 +208,15 @@ def test_a_peers_lock_has_a_hash_for_everything_and_names_no_host(lock: Path) ->
         ([1.0, 1.1, 1.05], [0.02, 0.4, 0.3], False, "0.30 cores"),
         ([1.0, 1.5, 1.05], [0.02], False, "figure by 48%"),
         ([1.0, 1.1], [0.02], None, "3 rounds"),
+        ([], [0.02], True, None),
+        ([], [0.4], False, "0.40 cores"),
+        ([], [None], None, "nothing tells"),
     ],
 )
 def test_a_run_is_believed_by_its_own_spread_and_by_what_others_took(
     rounds: list[float], others: list[float | None], valid: bool | None, why: str | None
 ) -> None:
-    found = runpy.run_path(str(ROOT / "bench" / "validity.py"))["verdict"]({"figure": rounds}, others)
+    found = runpy.run_path(str(ROOT / "bench" / "validity.py"))["verdict"]({"figure": rounds} if rounds else {}, others)
     assert found["valid"] is valid
     assert (why or "") in (found["why"] or "")
     assert (found["why"] is None) == (why is None)
