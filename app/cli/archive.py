@@ -1,6 +1,5 @@
 """`millrace archive`: writes what the topics hold to files; lists, verifies and prunes them."""
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.service.logs import configure
 from millrace.app.service.process import Signals, spare_the_collector
@@ -77,7 +76,7 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     """
     found = survey(_place(file))
     if as_json:
-        typer.echo(json.dumps(survey_facts(found), indent=2))
+        print_json(survey_facts(found))
         return
     if found.shards:
         print_table(HEADINGS, survey_rows(found))
@@ -98,7 +97,7 @@ def verify(file: ConfigFile = None, as_json: Json = False) -> None:
     problems = [*found.problems, *(f"{s.path}: {why}" for s, why in zip(found.shards, complaints, strict=True) if why)]
     if as_json:
         good = sum(complaint is None for complaint in complaints)
-        typer.echo(json.dumps({"verified": good, "problems": problems}, indent=2))
+        print_json({"verified": good, "problems": problems})
     else:
         for problem in problems:
             typer.echo(problem)
@@ -133,7 +132,7 @@ def prune(
         remove(found)
     if as_json:
         removed = [shard_facts(one) for one in found]
-        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
+        print_json({"dry_run": dry_run, "removed": removed})
     else:
         typer.echo(pruned_in_words(found, dry_run=dry_run))
 

@@ -1,6 +1,5 @@
 """`millrace bench`: measures how fast this machine learns your records with your model."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
@@ -57,7 +56,7 @@ def bench(
         config = config_file(file, say=lambda _: None)  # the file was named before
         trial = bench_group(config, found.settings, several, seconds)
     if as_json:
-        typer.echo(json.dumps({name: value for name, value in asdict(trial).items() if value is not None}, indent=2))
+        print_json({name: value for name, value in asdict(trial).items() if value is not None})
         return
     typer.echo("\n".join(_lines(trial)))
     if trial.seconds < seconds:

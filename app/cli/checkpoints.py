@@ -1,7 +1,6 @@
 """`millrace checkpoints`: lists, shows, compares, verifies, pins and exports what was saved; has one saved now."""
 
 import getpass
-import json
 import os
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from millrace.app.cli.checkpoint_texts import (
     watched_in,
 )
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.options import Json, ServiceOptions, grouped, loaded, named_checkpoint
+from millrace.app.cli.options import Json, ServiceOptions, grouped, loaded, named_checkpoint, print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import Settings
@@ -77,7 +76,7 @@ def save(
     answer = saved(service.client(), body)
     made = answer["checkpoint"]
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         typer.echo(f"checkpoint {made['number']} is durable, at step {made['step']:,}")
 
@@ -90,7 +89,7 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     """
     found = _store(_settings(file)).listing()
     if as_json:
-        typer.echo(json.dumps(listed(found), indent=2))
+        print_json(listed(found))
     elif not found:
         typer.echo("there are no checkpoints yet")
     else:
@@ -108,7 +107,10 @@ def show(which: Which, file: ConfigFile = None, as_json: Json = False) -> None:
     """
     store = _store(_settings(file))
     lineage = lineage_of(store, store.look(_chosen(store, which)))
-    typer.echo(json.dumps(described(lineage), indent=2) if as_json else "\n".join(in_words(lineage)))
+    if as_json:
+        print_json(described(lineage))
+    else:
+        typer.echo("\n".join(in_words(lineage)))
 
 
 @checkpoints.command()
@@ -124,7 +126,7 @@ def diff(
     """
     found = compare(_store(_settings(file)), first, second)
     if as_json:
-        typer.echo(json.dumps(comparison_facts(found), indent=2))
+        print_json(comparison_facts(found))
         return
     typer.echo("\n".join(comparison_in_words(found)) + "\n")
     print_table(VARIABLES, variable_rows(found))
@@ -144,7 +146,7 @@ def verify(
     store = _store(_settings(file))
     found = store.listing(deep=True) if number is None else [store.verify(number)]
     if as_json:
-        typer.echo(json.dumps(listed(found), indent=2))
+        print_json(listed(found))
     else:
         print_table(
             ["number", "condition", "problems"],
@@ -179,7 +181,7 @@ def pin(
     store = _store(_settings(file))
     held = store.pin(number, _user() if by is None else by)
     if as_json:
-        typer.echo(json.dumps({"number": number, "pins": _pins(store, number)}, indent=2))
+        print_json({"number": number, "pins": _pins(store, number)})
     else:
         typer.echo(f"checkpoint {number} is pinned by {held.by} since {held.since}")
 
@@ -199,7 +201,7 @@ def unpin(
     lifted = store.unpin(number, by)
     left = _pins(store, number)
     if as_json:
-        typer.echo(json.dumps({"number": number, "pins": left}, indent=2))
+        print_json({"number": number, "pins": left})
     else:
         still = "" if not left else f"; still pinned by {', '.join(pin['by'] for pin in left)}"
         typer.echo(f"checkpoint {number} is no longer pinned by {', '.join(pin.by for pin in lifted)}{still}")
@@ -258,7 +260,7 @@ def weights(
     if scale:
         answer["scale"] = scale
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         typer.echo(f"wrote {written:,} bytes of checkpoint {number} to {out}")
         if balance is not None:

@@ -6,7 +6,7 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import note
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.settings.loading import leaves
 from millrace.app.settings.reference import json_schema
 from millrace.app.settings.secret_files import masked
@@ -27,7 +27,7 @@ def show(
     found = loaded(file)
     values = masked(found.settings.model_dump(mode="json"))
     if as_json:
-        typer.echo(json.dumps({"settings": values, "origins": dict(found.origins)}, indent=2))
+        print_json({"settings": values, "origins": dict(found.origins)})
         return
     origins = dict(found.origins)
     rows = [(dotted(key), flow(value)) for key, value in leaves(values)]

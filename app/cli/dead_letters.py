@@ -3,7 +3,6 @@
 Any program may write to the topic, and headers, fields and values come from producers: nothing in them is trusted.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import printable
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.monitoring.shapes import event_moment
 from millrace.app.settings import Settings
@@ -56,7 +55,7 @@ def listing(
     topic = settings.records.dead_letters.topic
     if as_json:
         facts = [letter_facts(letter, values=values) for letter in found.newest]
-        typer.echo(json.dumps({"topic": topic, "total": found.total, "letters": facts}, indent=2))
+        print_json({"topic": topic, "total": found.total, "letters": facts})
     elif not found.newest:
         typer.echo(f"topic {topic} holds no letters")
     else:
@@ -80,7 +79,10 @@ def show(
     partition, offset = parsed_place(place, options.topics[0])
     letter = require_letter(reader.letter_at(options, partition, offset), place)
     facts = letter_facts(letter, values=values)
-    typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(letter_in_words(facts)))
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo("\n".join(letter_in_words(facts)))
 
 
 @dead_letters.command()
@@ -113,7 +115,7 @@ def redrive(
     done = (plan_redrive if dry_run else carry_out)(options, wanted)
     if as_json:
         report = {"from": wanted.letters, "to": to, "dry_run": dry_run, "sent": done.sent, "stayed": done.stayed}
-        typer.echo(json.dumps(report, indent=2))
+        print_json(report)
     else:
         typer.echo("\n".join(redriven_in_words(done, wanted, dry_run=dry_run)))
 

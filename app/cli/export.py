@@ -1,13 +1,12 @@
 """`millrace export`: makes a version of the model that others can serve."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.options import Json, checkpoint_number, loaded
+from millrace.app.cli.options import Json, checkpoint_number, loaded, print_json
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
@@ -49,7 +48,10 @@ def export(
     compute_on_one_thread()
     made = export_checkpoint(found, number, folder)
     answer = {**made.manifest.body(), "folder": str(made.folder), "already": made.already, "pinned": made.pinned}
-    typer.echo(json.dumps(answer, indent=2) if as_json else in_words(made))
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(in_words(made))
 
 
 def in_words(made: "Exported") -> str:

@@ -1,6 +1,5 @@
 """`millrace fork`: a changed model goes on with what another has learnt, under a name of its own."""
 
-import json
 import shlex
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile, config_file
 from millrace.app.cli.notes import note
-from millrace.app.cli.options import Json
+from millrace.app.cli.options import Json, print_json
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import load
@@ -51,7 +50,7 @@ def fork(
     forked = begin(found, comes_from, at)
     facts = forked.manifest.provenance["forked_from"]
     if as_json:
-        typer.echo(json.dumps({"name": name, "forked_from": facts, "positions": forked.manifest.positions}, indent=2))
+        print_json({"name": name, "forked_from": facts, "positions": forked.manifest.positions})
     else:
         positions = ", ".join(f"{partition}={offset}" for partition, offset in forked.manifest.positions.items())
         given = "" if load(config).settings.name == name else f"MILLRACE_NAME={name} "

@@ -2,10 +2,14 @@
 
 import functools
 import inspect
+import json
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TextIO, get_type_hints
 
 import typer
 
@@ -16,7 +20,24 @@ from millrace.app.settings.secret_files import exposure
 from millrace.app.tools.service_client import Remote, TlsFiles, local_service, token_in
 from millrace.consumers.errors import ConfigError
 
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+_stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
+"""Where the JSON goes if a verb was asked for it."""
+
+
+def _alone(context: typer.Context, as_json: bool) -> bool:
+    """Keep stdout for the JSON: whatever else prints, as a model file may, goes to stderr."""
+    if as_json:
+        context.call_on_close(functools.partial(_stdout.reset, _stdout.set(sys.stdout)))
+        context.with_resource(redirect_stdout(sys.stderr))
+    return as_json
+
+
+Json = Annotated[bool, typer.Option("--json", help="As JSON, alone on stdout.", callback=_alone)]
+
+
+def print_json(answer: Any) -> None:
+    """Print what a verb with --json answers."""
+    typer.echo(json.dumps(answer, indent=2), file=_stdout.get())
 
 
 def loaded(file: Path | None) -> Loaded:

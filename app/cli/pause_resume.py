@@ -1,12 +1,11 @@
 """`millrace pause` and `millrace resume`: commands to a running service."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from millrace.app.cli.options import Json, ServiceOptions, grouped
+from millrace.app.cli.options import Json, ServiceOptions, grouped, print_json
 
 
 @grouped
@@ -43,7 +42,7 @@ def resume(
 def _report(answer: Mapping[str, Any], as_json: bool, done: str) -> None:
     operation = answer.get("operation")
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     elif operation is not None:
         typer.echo(f"accepted; the trainer is still busy with something else (operation {operation['id']})")
     else:

@@ -1,6 +1,5 @@
 """`millrace pretrain`: epochs over an archive, a range of the topics or files, before the model goes live."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import note
-from millrace.app.cli.options import Json, grouped, loaded
+from millrace.app.cli.options import Json, grouped, loaded, print_json
 from millrace.app.cli.tables import BarLines
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
@@ -249,7 +248,7 @@ def pretrain(
     with EpochLines(learning.epochs, quiet=as_json) as lines:
         result = train(found, source, options, lines)
     if as_json:
-        typer.echo(json.dumps(_facts(result), indent=2))
+        print_json(_facts(result))
         return
     begins = ", ".join(f"{partition} {offset}" for partition, offset in result.manifest.positions.items())
     typer.echo(f"checkpoint {result.manifest.number} is durable: epoch {result.pretrained.best}; live from {begins}")

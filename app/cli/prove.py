@@ -1,6 +1,5 @@
 """`millrace prove`: kills a trainer of your model again and again, and compares what it has learnt."""
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.prove.campaign import Figures
 from millrace.app.tools.prove.kills import GroupKill, KillMethod
@@ -48,7 +47,10 @@ def prove(
         typer.echo(f"kill {figures.kills} of {max(kills, figures.kills)}: {fault}", err=True)
 
     proof = run_campaign(found.settings, kills=kills, seed=drawn, on_strike=report, workers=several)
-    typer.echo(json.dumps(_facts(proof), indent=2) if as_json else "\n".join(_lines(proof)))
+    if as_json:
+        print_json(_facts(proof))
+    else:
+        typer.echo("\n".join(_lines(proof)))
     raise typer.Exit(int(not proof.kept))
 
 

@@ -1,6 +1,5 @@
 """`millrace rebuild`: learns a checkpoint again of its records, and compares the bits."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import note
-from millrace.app.cli.options import Json, loaded
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.cli.tables import BarLines
 from millrace.app.service.logs import configure
 from millrace.app.service.native_log import load_tensorflow
@@ -46,7 +45,10 @@ def rebuild(
 
     with RebuildLines(quiet=as_json) as lines:
         result = learn_again(found, number, into, lines)
-    typer.echo(json.dumps({**asdict(result), "equal": True}, indent=2) if as_json else in_words(result))
+    if as_json:
+        print_json({**asdict(result), "equal": True})
+    else:
+        typer.echo(in_words(result))
 
 
 def in_words(result: "Rebuilt") -> str:

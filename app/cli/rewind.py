@@ -1,12 +1,11 @@
 """`millrace rewind`: goes back to a checkpoint, skipping offsets on the way if asked to."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from millrace.app.cli.options import Json, ServiceOptions, grouped
+from millrace.app.cli.options import Json, ServiceOptions, grouped, print_json
 from millrace.app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from millrace.consumers.errors import DataLossError
 
@@ -48,7 +47,7 @@ def rewind(
     else:
         answer = rewind_or_send(service.settings(), typed, service.token(), service.tls)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     elif dry_run:
         typer.echo("\n".join(_plan(answer)))
     else:

@@ -1,6 +1,5 @@
 """`millrace validate`: checks whether a start would succeed, and says what to do if not."""
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ import typer
 from rich.text import Text
 
 from millrace.app.cli.config_file import ConfigFile, config_file
-from millrace.app.cli.options import Json, checkpoint_number
+from millrace.app.cli.options import Json, checkpoint_number, print_json
 from millrace.app.cli.tables import console, print_line
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings.environment import require_tensorflow_backend
@@ -72,7 +71,7 @@ def validate(
             print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
     code = exit_code_of(checks)
     if as_json:
-        typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "exit_code": code}, indent=2))
+        print_json({"checks": [asdict(check) for check in checks], "exit_code": code})
     else:
         typer.echo(_summary(checks, "it ran" if eager else "a start would succeed"))
     raise typer.Exit(code)

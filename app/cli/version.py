@@ -1,12 +1,11 @@
 """`millrace version`: the versions that a report of a defect should name."""
 
-import json
 import platform
 from importlib import metadata
 
 import typer
 
-from millrace.app.cli.options import Json
+from millrace.app.cli.options import Json, print_json
 from millrace.app.version import version as own_version
 from millrace.app.version import version_of
 
@@ -24,7 +23,7 @@ def version(as_json: Json = False) -> None:
         **{library: _of(library) for library in _LIBRARIES},
     }
     if as_json:
-        typer.echo(json.dumps(versions, indent=2))
+        print_json(versions)
     else:
         typer.echo("\n".join(f"{name} {number}" for name, number in versions.items()))
 

@@ -1,10 +1,9 @@
 """A start without checkpoints under a name that has learnt before: the group's committed offsets show it.
 
 A name commits only what a durable checkpoint holds. Where there are commits and no checkpoint, the folder was lost, or
-another volume is mounted in its place. Runs on the trainer's thread, once, at a start.
+another volume is mounted in its place. Asked once, at a start, and by `validate`.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from millrace.consumers.kafka.positions import Committed, Latest
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,7 @@ class LostHistory:
 
 
 def lost_history(source: KafkaSource, settings: Settings, start: Mapping[Partition, int]) -> LostHistory | None:
-    """Return, and log, what shows that this name has learnt before; None where nothing does.
+    """Return what shows that this name has learnt before; None where nothing does.
 
     `start` are the offsets to begin at. Raises DataLossError where `checkpoints.on_missing` is `fail`.
     """
@@ -63,5 +60,4 @@ def lost_history(source: KafkaSource, settings: Settings, start: Mapping[Partiti
             "offsets, so this name has learnt before: mount its volume or bring the folder back; or begin again by "
             f"`{suggested_command('run', '--start-over')}`, once, or with checkpoints.on_missing: start"
         )
-    log.warning("%s", lost)
     return lost

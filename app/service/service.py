@@ -112,7 +112,6 @@ class AnyTrainer(Protocol):
 
     def run(self) -> None:
         """Learn until the end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,6 +447,8 @@ class Service:
         # A trial commits nothing and keeps its checkpoints elsewhere, so the group's commits are not its own.
         if self.options.commits and not self.options.start_over:
             self.lost_history = lost_history(source, self.settings, offsets)
+            if self.lost_history is not None:
+                log.warning("%s", self.lost_history)
         return offsets
 
     def _streams(self, source: KafkaSource, dead_letters: DeadLetters, learner: Learner) -> StreamFactory:

@@ -37,9 +37,11 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
     yield _writable(folder)
     yield _free(folder)
     yield _space(settings, folder, learner)
+    mirrored = None
     if settings.checkpoints.mirror is not None:
-        yield _mirror(settings.checkpoints.mirror, settings.name)
-    yield from _newest(settings, CheckpointStore(folder), learner, bounds)
+        check, mirrored = _mirror(settings.checkpoints.mirror, settings.name)
+        yield check
+    yield from _newest(settings, CheckpointStore(folder), learner, bounds, mirrored)
 
 
 def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> CheckResult:
@@ -109,8 +111,8 @@ def _room(settings: Settings, folder: Folder, needed: int) -> CheckResult:
     return ok("space", f"there is room for what checkpoints.keep keeps, of {rounded_size(needed)} each")
 
 
-def _mirror(place: Path | str, name: str) -> CheckResult:
-    """Put a small file into the mirror, read it, and remove it."""
+def _mirror(place: Path | str, name: str) -> tuple[CheckResult, int | None]:
+    """Put a small file into the mirror, read it, and remove it; return the newest checkpoint that it has, too."""
     key, raw = f".validate-{uuid.uuid4().hex}", b"millrace validate"
     try:
         target = target_at(place, name)
@@ -122,28 +124,30 @@ def _mirror(place: Path | str, name: str) -> CheckResult:
         if found != raw:
             raise ConfigError(f"checkpoints.mirror: {target.path(key)} was put, and is not there: look at the store")
     except MillraceError as error:
-        return fail("mirror", error)
+        return fail("mirror", error), None
     except OSError as error:
-        return fail(
-            "mirror", ConfigError(f"checkpoints.mirror: {error}; name another one, or permit this user to write")
-        )
+        refused = ConfigError(f"checkpoints.mirror: {error}; name another one, or permit this user to write")
+        return fail("mirror", refused), None
     newest = max((one.manifest.number for one in mirror.whole.values()), default=None)
     has = "has no checkpoint yet" if newest is None else f"has checkpoints up to {newest}"
-    return ok("mirror", f"{target.path('').rstrip('/')} can be written to, and {has}")
+    return ok("mirror", f"{target.path('').rstrip('/')} can be written to, and {has}"), newest
 
 
 def _newest(
-    settings: Settings, store: CheckpointStore, learner: Learner | None, bounds: Bounds | None
+    settings: Settings, store: CheckpointStore, learner: Learner | None, bounds: Bounds | None, mirrored: int | None
 ) -> Iterator[CheckResult]:
+    """Look at what a start would resume from: the folder's newest checkpoint, or the mirror's if there is none."""
     name = "checkpoint"
     try:
         newest = store.newest()
     except MillraceError as error:
         yield fail(name, error)
         return
-    if newest is None:
+    if newest is None and mirrored is None:
         yield _first_start(settings, bounds)
-    yield from weights_checks(settings, learner, None if newest is None else newest.number)
+    elif newest is None:
+        yield ok(name, f"none here: a start takes those of the mirror, and resumes from {mirrored}")
+    yield from weights_checks(settings, learner, mirrored if newest is None else newest.number)
     if newest is None:
         return
     yield _of_this_model(settings, store, newest, learner)
@@ -157,6 +161,10 @@ def _first_start(settings: Settings, bounds: Bounds | None) -> CheckResult:
         return ok(name, f"none yet: the first start begins at {start}")
     if isinstance(bounds.start, MillraceError):
         return fail(name, bounds.start)
+    if isinstance(bounds.learnt_before, DataLossError):
+        return fail(name, bounds.learnt_before)
+    if bounds.learnt_before is not None:
+        return warn(name, str(bounds.learnt_before))
     ahead = sum(max(0, bounds.end[partition] - offset) for partition, offset in bounds.start.items())
     return ok(name, f"none yet: the first start begins at {start}, with {ahead:,} offsets to learn")
 

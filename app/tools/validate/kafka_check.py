@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from millrace.app.service.announcing import SETTING
+from millrace.app.service.label_join import due_start
+from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.pace import pace_for, records_per_s
 from millrace.app.service.step_numbers import numbers_for, sentence, with_numbers
 from millrace.app.settings import Settings
@@ -16,7 +18,7 @@ from millrace.app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from millrace.app.tools.validate.label_check import label_checks
 from millrace.app.tools.validate.record_check import sample_checks
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from millrace.consumers.errors import ConfigError, MillraceError, TopicMissingError
+from millrace.consumers.errors import ConfigError, DataLossError, MillraceError, TopicMissingError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.positions import Earliest, Latest, Start
 from millrace.consumers.kafka.rights import refused_group
@@ -44,6 +46,8 @@ class Bounds:
     """Some records that decode."""
     settings: Settings | None = None
     """With the numbers of a step with which a start would begin; None where that is not known."""
+    learnt_before: LostHistory | DataLossError | None = None
+    """What shows that the name has learnt before, for a start without a checkpoint; an error if it would be refused."""
 
 
 def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | None]:
@@ -75,7 +79,7 @@ def _look(
     yield ok("broker", f"{options.servers} answers; cluster {source.cluster_id()}")
     try:
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
-        bounds = Bounds(first=first, end=end, start=_start(source, settings.kafka.start_position))
+        bounds = Bounds(first=first, end=end, start=_start(source, due_start(settings)))
     except MillraceError as error:
         yield fail("topics", error)
         return None
@@ -90,7 +94,9 @@ def _look(
     checks, sample = sample_checks(settings, source, first, end)
     yield from checks
     yield from label_checks(settings, source, first, end)
-    return replace(bounds, sample=sample, settings=settled)
+    return replace(
+        bounds, sample=sample, settings=settled, learnt_before=_learnt_before(settings, source, bounds.start)
+    )
 
 
 def _pace(settings: Settings, source: KafkaSource, held: int) -> Generator[CheckResult, None, Settings | None]:
@@ -131,6 +137,17 @@ def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | Millr
         return source.resolve_start(start)
     except MillraceError as error:
         return error
+
+
+def _learnt_before(
+    settings: Settings, source: KafkaSource, start: Mapping[Partition, int] | MillraceError
+) -> LostHistory | DataLossError | None:
+    try:
+        return None if isinstance(start, MillraceError) else lost_history(source, settings, start)
+    except DataLossError as error:
+        return error
+    except MillraceError:  # the check of the commits says so
+        return None
 
 
 def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[CheckResult]:

@@ -1,5 +1,6 @@
 """`millrace validate`, on the mirror of the checkpoints: whether it can be written to, and what it has."""
 
+import shutil
 from pathlib import Path
 
 from millrace.app.settings import load
@@ -29,6 +30,19 @@ def test_a_mirror_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> No
     before = sorted(place.rglob("*"))
     assert mirror_check(tmp_path, place).detail.endswith("has checkpoints up to 1")
     assert sorted(place.rglob("*")) == before
+
+
+def test_an_empty_folder_resumes_from_the_mirror(tmp_path: Path) -> None:
+    folder, place = folder_in(tmp_path), tmp_path / "mirror"
+    publish_history(folder, steps=2)
+    Mirror(target_at(place, folder.root.name)).put(folder, 1, 1)
+    shutil.rmtree(folder.root)
+    settings = load(config_in(tmp_path), {"MILLRACE_CHECKPOINTS__MIRROR": str(place)}).settings
+    found = next(check for check in folder_checks(settings, None, None) if check.name == "checkpoint")
+    assert (found.outcome, found.detail) == (
+        CheckOutcome.OK,
+        "none here: a start takes those of the mirror, and resumes from 1",
+    )
 
 
 def test_a_mirror_that_cannot_be_written_to_is_an_error_with_a_way_out(tmp_path: Path) -> None:
