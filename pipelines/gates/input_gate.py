@@ -1,8 +1,8 @@
 """The gate of inputs: it keeps for the trainer a sample of the records that pass.
 
-What a record says is seen here whole, before `preprocess`, windows and classes change it. A record is sampled by a hash
-of its partition and offset, so that the sample is the same in whatever chunks the records come. It takes an eighth of
-what the decoded rows take, at most.
+What a record says is seen here whole, before `preprocess`, windows and classes change it. Of each eight offsets one is
+sampled, by a hash of these and their partition, so that the sample is the same in whatever chunks the records come. It
+takes an eighth of what the decoded rows take, at most.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -138,10 +138,15 @@ class InputSample:
     """Below 2^64 / SHARE, evenly spread."""
     times: Int64s
     """Event times, milliseconds since 1970."""
-    numbers: Numbers
-    """[row, column] of the columns that are numbers."""
+    numbers: Sequence[Numbers]
+    """[row, column] of the columns that are numbers, by field."""
     texts: Texts
     """[row, column] of those that are texts: bytes."""
+
+    def rows(self, which: Int64s) -> tuple[Numbers, Texts]:
+        """Return the values of the rows at these places."""
+        numbers = [one.take(which, axis=0) for one in self.numbers]
+        return (numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=1)), self.texts.take(which, axis=0)
 
 
 class UnreadTypes(NamedTuple):
@@ -208,19 +213,35 @@ class InputGate(WatchingGate[Sampled, SeenInputs]):
         """Return a part of a chunk."""
         return SeenInputs(kept, rows, start, end)
 
-    def _sampled(self, decoded: Decoded) -> InputSample:
-        salt = self._salts.get(decoded.partition)
+    def _drawn(self, partition: Partition, offsets: Int64s) -> tuple[Int64s, Int64s, Hashes]:
+        """Return which rows are sampled, their offsets and hashes: of each eight offsets the one that their hash says.
+
+        Where no offset is without a record, none is looked at.
+        """
+        salt = self._salts.get(partition)
         if salt is None:
-            salt = self._salts[decoded.partition] = np.int64(salt_of(str(decoded.partition)))
-        hashes = mix(decoded.offsets + salt).view(np.uint64)
-        rows = np.flatnonzero(hashes < np.uint64(2**64 // SHARE))
-        numbers = np.empty((len(rows), len(self.numbers)), self.dtype)
+            salt = self._salts[partition] = np.int64(salt_of(str(partition)))
+        if len(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1:
+            groups = np.arange(offsets[0] // SHARE, offsets[-1] // SHARE + 1)
+            hashes = mix(groups + salt).view(np.uint64)
+            drawn = groups * SHARE + (hashes % SHARE).view(np.int64)
+            # Of the first and the last eight some may be in other chunks.
+            inside = slice(int(drawn[0] < offsets[0]), len(drawn) - int(drawn[-1] > offsets[-1]))
+            return drawn[inside] - offsets[0], drawn[inside], hashes[inside] // SHARE
+        hashes = mix(offsets // SHARE + salt).view(np.uint64)
+        rows = np.flatnonzero((hashes % SHARE).view(np.int64) == offsets % SHARE)
+        return rows, offsets[rows], hashes[rows] // SHARE
+
+    def _sampled(self, decoded: Decoded) -> InputSample:
+        rows, offsets, hashes = self._drawn(decoded.partition, decoded.offsets)
+        numbers = [np.zeros((0, len(self.numbers)), self.dtype)]
         texts = np.empty((len(rows), len(self.texts)), object)
         # A chunk of which no record decodes has columns that cannot be read by row.
-        for taken, found in ((self._numbers, numbers), (self._texts, texts)) if len(rows) else ():
-            first = 0
-            for one in taken:
-                last = first + len(one.columns)
-                found[:, first:last] = one.values(decoded, rows).reshape(len(rows), len(one.columns))
-                first = last
-        return InputSample(decoded.offsets[rows], hashes[rows], decoded.event_times[rows], numbers, texts)
+        if len(rows):
+            numbers = [
+                one.values(decoded, rows).reshape(len(rows), len(one.columns)).astype(self.dtype, copy=False)
+                for one in self._numbers
+            ] or [np.zeros((len(rows), 0), self.dtype)]
+            for place, one in enumerate(self._texts):
+                texts[:, place] = one.values(decoded, rows)
+        return InputSample(offsets, hashes, decoded.event_times[rows], numbers, texts)

@@ -39,6 +39,10 @@ Bits = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float32]
 
 
+def _nowhere() -> tuple[Whole, Whole]:
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
 class Answered(NamedTuple):
     """Learnt rows, with the answers that were scored."""
 
@@ -46,8 +50,8 @@ class Answered(NamedTuple):
     """A row and a column for each, or the number of a class for each row."""
     answers: Values
     """Probabilities, if the labels are 0 or 1 or classes; numbers otherwise."""
-    partitions: Whole
-    offsets: Whole
+    places: Callable[[], tuple[Whole, Whole]] = _nowhere
+    """Returns the partition of each row, as its place, and its offset. They are copied then, as few are asked for."""
 
 
 class ScoredRows(NamedTuple):
@@ -75,21 +79,18 @@ def answered(pieces: Sequence[ScoredRows], plan: BaselinePlan) -> Answered | Non
     Pieces whose labels are not of the plan's kind have none.
     """
     columns: list[list[npt.NDArray[Any]]] = []
+    used: list[ScoredRows] = []
     for piece in pieces:
         target, width = numbers_in(piece.labels), piece.outputs.shape[-1]
         if target is None or not width or plan.labels is Labels.NONE:
             continue
-        of_piece = [target, piece.outputs, piece.partitions.numpy(), piece.offsets.numpy()]
-        of_piece = [column.reshape(piece.learnt.size, -1) for column in of_piece]
-        if not piece.learnt.all():
-            of_piece = [column[piece.learnt.ravel()] for column in of_piece]
+        of_piece = [_rows_in(piece, target), _rows_in(piece, piece.outputs)]
         if of_piece[0].shape[1] == (1 if plan.labels is Labels.CLASSES else width):
             columns.append(of_piece)
+            used.append(piece)
     if not columns:
         return None
-    labels, answers, partitions, offsets = (
-        columns[0] if len(columns) == 1 else map(np.concatenate, zip(*columns, strict=True))
-    )
+    labels, answers = columns[0] if len(columns) == 1 else map(np.concatenate, zip(*columns, strict=True))
     width = answers.shape[1]
     good = np.isfinite(answers).all(axis=1) if width > 1 else np.isfinite(answers[:, 0])
     if plan.labels in {Labels.CLASSES, Labels.ONE_HOT}:
@@ -102,7 +103,21 @@ def answered(pieces: Sequence[ScoredRows], plan: BaselinePlan) -> Answered | Non
     if not len(labels):
         return None
     answers = probabilities_of(answers, plan) if plan.logits else answers
-    return Answered(labels, answers, partitions[keep, 0], offsets[keep, 0])
+
+    def places() -> tuple[Whole, Whole]:
+        partitions, offsets = (
+            np.concatenate([_rows_in(piece, getattr(piece, name).numpy())[:, 0] for piece in used])[keep]
+            for name in ("partitions", "offsets")
+        )
+        return partitions, offsets
+
+    return Answered(labels, answers, places)
+
+
+def _rows_in(piece: ScoredRows, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the learnt rows of a column of a piece: a row and a column for each."""
+    rows = column.reshape(piece.learnt.size, -1)
+    return rows if piece.learnt.all() else rows[piece.learnt.ravel()]
 
 
 def probabilities_of(logits: Values, plan: BaselinePlan) -> Values:
@@ -133,13 +148,21 @@ def tallies(columns: Sequence[Column], groups: Whole, count: int) -> list[Tallie
     """Return the tallies of each of some groups; `groups` is that of each answer."""
     found: list[Tallies] = [{} for _ in range(count)]
     for name, size, cells, values in columns:
-        if count == 1 and cells is None:
-            found[0][name] = np.array([len(groups) if values is None else values.sum(dtype=np.float64)], np.float64)
-            continue
-        at = groups if cells is None else cells if count == 1 else groups * size + cells
+        at = groups if cells is None else groups * size + cells
         sums = np.bincount(at, values, count * size).astype(np.float64)
         for group, one in enumerate(found):
             one[name] = sums[group * size : (group + 1) * size]
+    return found
+
+
+def tallies_of_all(columns: Sequence[Column], answers: int) -> Tallies:
+    """Return the tallies of all the answers together, of which there are so many."""
+    found: Tallies = {}
+    for name, size, cells, values in columns:
+        if cells is None:
+            found[name] = np.array([answers if values is None else values.sum(dtype=np.float64)], np.float64)
+        else:
+            found[name] = np.bincount(cells, values, size).astype(np.float64)
     return found
 
 
@@ -181,19 +204,29 @@ def _unsure(p: Values) -> Values:
 
 
 def _binned(right: Bits, bins: Whole) -> Column:
-    return Column(BINNED, 2 * ODDS_BINS, np.where(right, bins + ODDS_BINS, bins))
+    return Column(BINNED, 2 * ODDS_BINS, bins + np.multiply(right, ODDS_BINS, dtype=np.int64))
 
 
 def _exact(values: Values) -> Values:
     """Return numbers in steps of 2^-22, whose sums are the same however they are cut, up to some thousand millions."""
-    return np.asarray(np.rint(values * np.float32(2**22)) * np.float32(2.0**-22))
+    steps = values * np.float32(2**22)
+    np.rint(steps, out=steps)
+    steps *= np.float32(2.0**-22)
+    return steps
 
 
 def odds_bins(p: Values) -> Whole:
     """Return the bin of each probability, of which none is 0 or 1; those above a half are in the upper half."""
     # Scaled before anything is added: rounding must not change what is answered.
-    steps = np.ceil(np.log(p / (1 - p)) * (ODDS_BINS / 2 / _ODDS))
-    return np.asarray(np.clip(steps + (ODDS_BINS // 2 - 1), 0, ODDS_BINS - 1), np.int64)
+    # In one array, as each new one costs more than what is computed.
+    steps = np.asarray(1 - p)
+    np.divide(p, steps, out=steps)
+    np.log(steps, out=steps)
+    steps *= ODDS_BINS / 2 / _ODDS
+    np.ceil(steps, out=steps)
+    steps += ODDS_BINS // 2 - 1
+    np.clip(steps, 0, ODDS_BINS - 1, out=steps)
+    return steps.astype(np.int64)
 
 
 def _number_bins(values: Floats) -> Whole:
@@ -225,14 +258,14 @@ class WindowedTallies:
             self._parts.append((began, {}))
         while self._parts[0][0] < began - self._window_s:
             self._parts.popleft()
-        _add(self._parts[-1][1], found)
-        _add(self.total, found)
+        add_tallies(self._parts[-1][1], found)
+        add_tallies(self.total, found)
 
     def window(self) -> dict[str, Tallies]:
         """Return the tallies of the window, which ends with what was added last."""
         found: dict[str, Tallies] = {}
         for _, part in self._parts:
-            _add(found, part)
+            add_tallies(found, part)
         return found
 
     def arrays(self) -> dict[str, Floats]:
@@ -248,7 +281,8 @@ class WindowedTallies:
         self._parts.clear()
 
 
-def _add(to: dict[str, Tallies], found: Mapping[str, Tallies]) -> None:
+def add_tallies(to: dict[str, Tallies], found: Mapping[str, Tallies]) -> None:
+    """Add the tallies of some groups to others'."""
     for group, each in found.items():
         mine = to.setdefault(group, {})
         for name, one in each.items():

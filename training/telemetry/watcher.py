@@ -8,6 +8,7 @@ and its part is then restored from an empty state. `app/service/watchers.py` mak
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -85,5 +86,6 @@ def numbers_in(target: Any | None) -> npt.NDArray[Any] | None:
     return None if target is None or not _is_number(target.dtype) else np.asarray(target.numpy())
 
 
+@cache
 def _is_number(dtype: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)

@@ -27,10 +27,11 @@ from millrace.training.telemetry.tallies import (
     ScoredRows,
     Tallies,
     WindowedTallies,
+    add_tallies,
     answered,
     number_of_bin,
     scored_in,
-    tallies,
+    tallies_of_all,
     truth_columns,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
@@ -76,17 +77,21 @@ class Calibration(Watcher):
 
     def _count(self) -> None:
         """Count what waits."""
-        pieces = self._waiting
-        while pieces:
-            ends = np.cumsum([piece.outputs.size for piece in pieces])
-            some = max(1, int(ends.searchsorted(_TOGETHER, "right")))
-            rows, pieces = answered(pieces[:some], self._plan), pieces[some:]
-            if rows is not None:
+        counted: dict[str, Tallies] = {}
+        some, answers = list[ScoredRows](), 0
+        for number, piece in enumerate(self._waiting, 1):
+            some.append(piece)
+            answers += piece.outputs.size
+            if answers + piece.outputs.size <= _TOGETHER and number < len(self._waiting):
+                continue
+            if (rows := answered(some, self._plan)) is not None:
                 # Where a label has several columns, each of them is an answer.
-                columns = truth_columns(rows, self._plan.labels)
-                [found] = tallies(columns, np.zeros(rows.labels.size, np.int64), 1)
-                self._tallies.add({NAME: found})
+                found = tallies_of_all(truth_columns(rows, self._plan.labels), rows.labels.size)
+                add_tallies(counted, {NAME: found})
                 self._worst.add(rows, self._partitions)
+            some, answers = [], 0
+        if counted:
+            self._tallies.add(counted)
         self._waiting, self._answers, self._partitions = [], 0, {}
 
     def window(self) -> Tallies | None:

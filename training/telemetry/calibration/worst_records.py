@@ -37,12 +37,17 @@ class WorstRecords:
             self._parts.popleft()
         _, worst = self._parts[-1]
         missed = _missed(rows, self._kind)
-        some = np.flatnonzero(missed > worst[0][0]) if len(worst) == MOST_RECORDS else np.arange(len(missed))
+        least = worst[0][0] if len(worst) == MOST_RECORDS else -math.inf
+        # Almost always none of them is among the worst.
+        if missed.max() <= least:
+            return
+        some = np.flatnonzero(missed > least)
         if len(some) > MOST_RECORDS:
             some = some[np.argpartition(missed[some], -MOST_RECORDS)[-MOST_RECORDS:]]
+        of_rows, offsets = rows.places()
         for row in some.tolist():
-            if (partition := partitions.get(int(rows.partitions[row]))) is not None:
-                heapq.heappush(worst, (float(missed[row]), str(partition), int(rows.offsets[row])))
+            if (partition := partitions.get(int(of_rows[row]))) is not None:
+                heapq.heappush(worst, (float(missed[row]), str(partition), int(offsets[row])))
                 if len(worst) > MOST_RECORDS:
                     heapq.heappop(worst)
 
@@ -65,5 +70,6 @@ def _missed(rows: Answered, kind: Labels) -> Values:
     """Return how far each answer is from its label: a number's distance, or the probability of what did not come."""
     if kind in {Labels.CLASSES, Labels.ONE_HOT}:
         return np.asarray(1 - rows.answers[np.arange(len(rows.labels)), rows.labels], np.float32)
-    apart = np.abs(rows.answers - rows.labels.reshape(rows.answers.shape), dtype=np.float32)
+    apart = np.subtract(rows.answers, rows.labels.reshape(rows.answers.shape), dtype=np.float32)
+    np.abs(apart, out=apart)
     return np.asarray(apart[:, 0] if apart.shape[1] == 1 else apart.max(axis=1))

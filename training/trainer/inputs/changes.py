@@ -91,7 +91,7 @@ class ComparedWindow:
         first, before = int(order[0]), Portrait.of_reference(then, numbers, at)
         where = self._concentrated(at, has, since)
         if where is not None:
-            since, has = since.rows(where[1]), has[where[1]]
+            since, has = since.rows(np.flatnonzero(where[1])), has[where[1]]
             after = Portrait.of(Columns.of(since.numbers, since.texts), numbers, at)
         share = float(has.mean())
         shares = (1 - more.before, 1 - share) if more.less else (more.before, share)

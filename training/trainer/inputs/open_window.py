@@ -25,6 +25,7 @@ _MOST_RECORDS = 1 << 18
 """A window of so many records ends whatever their event times are."""
 _ROOM = 2
 """So many times the rows are gathered before those that are too many are dropped."""
+_ANY = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,15 @@ class WindowRows:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def rows(self, which: Any) -> "WindowRows":
-        """Return some of the rows."""
+    def rows(self, which: Int64s) -> "WindowRows":
+        """Return the rows at these places."""
         return WindowRows(
             self.hashes[which],
             self.partitions[which],
             self.offsets[which],
             self.times[which],
-            self.numbers[which],
-            self.texts[which],
+            self.numbers.take(which, axis=0),
+            self.texts.take(which, axis=0),
         )
 
     @classmethod
@@ -116,8 +117,10 @@ class OpenWindow:
         """`MOST_ROWS` at most."""
         self._new: list[tuple[int, InputSample, slice]] = []
         """What has come since, with the place of its partition: parts of samples of chunks."""
-        self._rows = 0
-        """Of both."""
+        self._rows, self._new_rows = 0, 0
+        """Of both, and of what has come since."""
+        self._below = _ANY
+        """All hashes of `_pieces` are below this one, and no row of another will be among the least."""
         self.records = 0
         """Records that were decoded, or could not be."""
         self.began_ms: int | None = None
@@ -135,6 +138,7 @@ class OpenWindow:
         at = self.partitions.index(partition)
         self._times.append(sample.times[rows])
         self._rows += rows.stop - rows.start
+        self._new_rows += rows.stop - rows.start
         if self._new and self._new[-1][1] is sample and self._new[-1][2].stop == rows.start:
             rows = slice(self._new.pop()[2].start, rows.stop)
         self._new.append((at, sample, rows))
@@ -152,8 +156,10 @@ class OpenWindow:
         passed = self.began_ms is not None and abs(self.reached_ms - self.began_ms) >= WINDOW_MS
         # Where almost all are set aside, there are no rows to wait for.
         enough = self._rows >= _FEWEST_ROWS or self.records >= _FEWEST_ROWS * SHARE * SHARE
-        if self._rows > _ROOM * MOST_ROWS:
-            self._drop()
+        if self._new_rows > MOST_ROWS:
+            self._gather()
+            if self._rows > _ROOM * MOST_ROWS:
+                self._drop()
         return (passed and enough) or self.records >= _MOST_RECORDS
 
     def rows(self) -> WindowRows:
@@ -163,28 +169,34 @@ class OpenWindow:
     def least(self, count: int) -> WindowRows:
         """Return the rows of the least hashes, ascending."""
         self._drop()
-        return WindowRows.joined(self._gate, _least(self._pieces, count))
+        if self._rows <= count:
+            return WindowRows.joined(self._gate, self._pieces)
+        bound = np.partition(np.concatenate([one.hashes for one in self._pieces]), count)[count]
+        return WindowRows.joined(self._gate, _below(self._pieces, bound))
 
     def in_full(self) -> Callable[[], WindowRows]:
         """Return what returns its rows as they are now, on any thread."""
         self._drop()
-        return partial(WindowRows.joined, self._gate, self._pieces)
+        return partial(WindowRows.joined, self._gate, [*self._pieces])
+
+    def _gather(self) -> None:
+        """Copy what has come since and may be among the least. By chunk, as whole windows are slow to copy."""
+        for at, sample, rows in self._new:
+            which = np.flatnonzero(sample.hashes[rows] < self._below) + rows.start
+            partitions = np.full(len(which), at, np.int32)
+            columns = (sample.hashes[which], partitions, sample.offsets[which], sample.times[which])
+            self._pieces.append(WindowRows(*columns, *sample.rows(which)))
+        self._new, self._new_rows = [], 0
+        self._rows = sum(map(len, self._pieces))
 
     def _drop(self) -> None:
-        """Drop the rows that are too many. Those that stay are copied by chunk, as whole windows are slow to copy."""
-        new = [
-            WindowRows(
-                sample.hashes[rows],
-                np.full(rows.stop - rows.start, at, np.int32),
-                sample.offsets[rows],
-                sample.times[rows],
-                sample.numbers[rows],
-                sample.texts[rows],
-            )
-            for at, sample, rows in self._new
-        ]
-        self._pieces, self._new = _least([*self._pieces, *new], MOST_ROWS), []
-        self._rows = sum(map(len, self._pieces))
+        """Drop the rows that are too many."""
+        self._gather()
+        if self._rows > MOST_ROWS:
+            hashes = np.concatenate([one.hashes for one in self._pieces])
+            self._below = np.partition(hashes, MOST_ROWS)[MOST_ROWS]
+            self._pieces = _below(self._pieces, self._below)
+            self._rows = sum(map(len, self._pieces))
 
     def facts(self) -> dict[str, Any]:
         """Return all but the rows as JSON values."""
@@ -200,9 +212,6 @@ class OpenWindow:
         self._pieces, self._rows = [rows], len(rows)
 
 
-def _least(pieces: Sequence[WindowRows], count: int) -> list[WindowRows]:
-    """Return the rows of the least hashes."""
-    if sum(map(len, pieces)) <= count:
-        return [*pieces]
-    below = np.partition(np.concatenate([one.hashes for one in pieces]), count)[count]
-    return [kept for one in pieces if len(kept := one.rows(np.flatnonzero(one.hashes < below)))]
+def _below(pieces: Sequence[WindowRows], bound: np.uint64) -> list[WindowRows]:
+    """Return the rows whose hashes are below a bound."""
+    return [kept for one in pieces if len(kept := one.rows(np.flatnonzero(one.hashes < bound)))]

@@ -162,12 +162,13 @@ class ServedScores(Watcher):
             if (rows := answered([piece], self._plan)) is None:
                 continue
             self._columns = rows.answers.shape[1]
+            partitions, of_rows = rows.places()
             for index, pieces in taken.items():
-                mine = np.flatnonzero(rows.partitions == index)
+                mine = np.flatnonzero(partitions == index)
                 if not len(mine) or not any(len(one.offsets) for one in pieces):
                     continue
                 offsets, identities = map(np.concatenate, zip(*pieces, strict=True))
-                wanted = rows.offsets[mine]
+                wanted = of_rows[mine]
                 at = np.minimum(offsets.searchsorted(wanted), len(offsets) - 1)
                 found = offsets[at] == wanted
                 for row, identity in zip(mine[found].tolist(), identities[at[found]].tolist(), strict=True):
@@ -194,9 +195,9 @@ class ServedScores(Watcher):
         served = probabilities_of(outputs, self._plan) if self._plan.logits else outputs
         live = np.stack([pair.row.answers for pair in pairs])
         each = np.repeat(groups, labels.size // len(labels))
-        found, nowhere = {}, np.zeros(0, np.int64)
+        found = {}
         for end, answers in (("", served), (_LIVE, live)):
-            columns = score_columns(Answered(labels, answers, nowhere, nowhere), self._plan.labels)
+            columns = score_columns(Answered(labels, answers), self._plan.labels)
             for version, one in zip(versions.tolist(), tallies(columns, each, len(versions)), strict=True):
                 found[f"{version}{end}"] = one
         self._tallies.add(found)

@@ -26,7 +26,6 @@ from millrace.training.telemetry.tallies import (
     RIGHT,
     SQUARED,
     SQUARED_LOSS,
-    Answered,
     Column,
     Tallies,
     Whole,
@@ -35,6 +34,7 @@ from millrace.training.telemetry.tallies import (
     score_columns,
     scored_in,
     tallies,
+    tallies_of_all,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
 from millrace.training.trainer.slices.figures import HIGHER_IS_BETTER, NAME, WORST, SliceFigures, worst_scores
@@ -83,9 +83,10 @@ class SliceScores(Watcher):
             if (rows := answered([piece], self._plan)) is None:
                 continue
             # A label of several columns has as many answers to a record.
-            at, each = _located(rows, taken), rows.labels.size // len(rows.labels)
+            where, each = rows.places(), rows.labels.size // len(rows.labels)
+            at = _located(*where, taken)
             places = {
-                field: np.repeat(_placed(field, rows, at, taken, held), each) for field, held in self._held.items()
+                field: np.repeat(_placed(field, where, at, taken, held), each) for field, held in self._held.items()
             }
             self._waiting.append((score_columns(rows, self._plan.labels), places))
             self._rows += rows.labels.size
@@ -105,8 +106,7 @@ class SliceScores(Watcher):
             )
             for at, one in enumerate(self._waiting[0][0])
         ]
-        [whole] = tallies(columns, np.zeros(self._rows, np.int64), 1)
-        found = {ALL: whole}
+        found = {ALL: tallies_of_all(columns, self._rows)}
         for field, held in self._held.items():
             places = np.concatenate([some[field] for _, some in self._waiting])
             places = np.where(places < 0, len(held), places)
@@ -170,14 +170,14 @@ class SliceScores(Watcher):
         self._tallies.load({name: one for name, one in state.arrays.items() if same and name.startswith(known)})
 
 
-def _located(rows: Answered, taken: Mapping[int, Sequence[Sliced]]) -> Whole:
+def _located(partitions: Whole, of_rows: Whole, taken: Mapping[int, Sequence[Sliced]]) -> Whole:
     """Return the place of each row's record among all that were taken; -1 for none."""
-    at, first = np.full(len(rows.labels), -1), 0
+    at, first = np.full(len(of_rows), -1), 0
     for index, pieces in taken.items():
         offsets = np.concatenate([np.empty(0, np.int64), *(piece.offsets for piece in pieces)])
-        mine = np.flatnonzero(rows.partitions == index)
+        mine = np.flatnonzero(partitions == index)
         if len(mine) and len(offsets):
-            wanted = rows.offsets[mine]
+            wanted = of_rows[mine]
             even = offsets[-1] - offsets[0] == len(offsets) - 1  # no offset is without a record
             places = np.clip(wanted - offsets[0] if even else offsets.searchsorted(wanted), 0, len(offsets) - 1)
             at[mine] = np.where(offsets[places] == wanted, first + places, -1)
@@ -186,9 +186,13 @@ def _located(rows: Answered, taken: Mapping[int, Sequence[Sliced]]) -> Whole:
 
 
 def _placed(
-    field: str, rows: Answered, at: Whole, taken: Mapping[int, Sequence[Sliced]], held: dict[str, int]
+    field: str, where: tuple[Whole, Whole], at: Whole, taken: Mapping[int, Sequence[Sliced]], held: dict[str, int]
 ) -> Whole:
-    """Return the place of each row's value among those held, of which there may be more now; -1 for others."""
+    """Return the place of each row's value among those held, of which there may be more now; -1 for others.
+
+    `where` are the rows' partitions and offsets.
+    """
+    partitions, offsets = where
     pieces = [piece.fields[field] for some in taken.values() for piece in some]
     names = [name for piece in pieces for name in piece.values]
     starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
@@ -203,7 +207,7 @@ def _placed(
     places = placed()
     if len(held) < MOST_VALUES:
         new = np.flatnonzero((places < 0) & (codes < len(names)))
-        new = new[np.lexsort((rows.offsets[new], rows.partitions[new]))]
+        new = new[np.lexsort((offsets[new], partitions[new]))]
         for code in dict.fromkeys(codes[new].tolist()):
             if len(held) < MOST_VALUES:
                 held.setdefault(names[code], len(held))

@@ -29,7 +29,7 @@ from millrace.training.telemetry.tallies import (
     Answered,
     WindowedTallies,
     score_columns,
-    tallies,
+    tallies_of_all,
     truth_columns,
 )
 from millrace.training.trainer.metric_guesses import plan_of
@@ -43,9 +43,8 @@ WINDOW_S = 600.0
 def told(kind: Labels, labels: Any, answers: Any) -> CalibrationFigures:
     """Return the figures of answers."""
     answers = np.asarray(answers, np.float32)
-    nothing = np.zeros(len(answers), np.int64)
-    rows = Answered(np.asarray(labels), answers, nothing, nothing)
-    [found] = tallies(truth_columns(rows, kind), np.zeros(rows.labels.size, np.int64), 1)
+    rows = Answered(np.asarray(labels), answers)
+    found = tallies_of_all(truth_columns(rows, kind), rows.labels.size)
     return figures_of(found, found, kind)
 
 
@@ -126,11 +125,7 @@ def test_the_state_is_exact_through_a_rewind_and_a_restart(tmp_path: Path) -> No
         run.ask(Save())
         state = calibration_in(run.watchers)
         labels, answers = log.of(6 * SHARE)
-        [expected] = tallies(
-            truth_columns(Answered(labels, answers, labels, labels), Labels.BINARY),
-            np.zeros(len(labels), np.int64),
-            1,
-        )
+        expected = tallies_of_all(truth_columns(Answered(labels, answers), Labels.BINARY), len(labels))
         assert state.arrays.keys() == {f"calibration/{name}" for name in expected}
         for name, sums in expected.items():
             np.testing.assert_allclose(state.arrays[f"calibration/{name}"], sums, rtol=1e-6, atol=1e-9)
@@ -212,11 +207,9 @@ def test_sums_are_the_same_to_the_bit_however_answers_are_cut(kind: Labels) -> N
     def summed(cuts: list[int]) -> list[dict[str, list[float]]]:
         found = WindowedTallies(WINDOW_S, Clock())
         for first, last in pairwise([0, *cuts, 3_000]):
-            nothing = np.zeros(last - first, np.int64)
-            rows = Answered(labels[first:last], answers[first:last], nothing, nothing)
+            rows = Answered(labels[first:last], answers[first:last])
             for made in (score_columns, truth_columns):
-                [part] = tallies(made(rows, kind), nothing, 1)
-                found.add({made.__name__: part})
+                found.add({made.__name__: tallies_of_all(made(rows, kind), last - first)})
         return [{name: one.tolist() for name, one in each.items()} for each in found.total.values()]
 
     assert summed([]) == summed([1, 700, 701, 1_500]) == summed([*range(1, 3_000, 7)])
@@ -225,8 +218,7 @@ def test_sums_are_the_same_to_the_bit_however_answers_are_cut(kind: Labels) -> N
 def test_an_answer_next_to_a_half_is_on_its_side_of_the_bins() -> None:
     half, one = np.float32(0.5), np.float32(1.0)
     p = np.array([[np.nextafter(half, -one)], [half], [np.nextafter(half, one)], [0.0], [1.0]], np.float32)
-    nothing = np.zeros(5, np.int64)
-    [found, _] = truth_columns(Answered(np.ones((5, 1), np.float32), p, nothing, nothing), Labels.BINARY)
+    [found, _] = truth_columns(Answered(np.ones((5, 1), np.float32), p), Labels.BINARY)
     assert found.cells is not None
     assert (found.cells - ODDS_BINS).tolist() == [
         ODDS_BINS // 2 - 1,

@@ -25,7 +25,7 @@ from millrace.pipelines.stream.blocks import Delivery, Span
 from millrace.training.commands import Rewind, Save
 from millrace.training.model.learner import Learner
 from millrace.training.telemetry.label_sums import Labels
-from millrace.training.telemetry.tallies import Answered, Tallies, tallies, truth_columns
+from millrace.training.telemetry.tallies import Answered, Tallies, tallies_of_all, truth_columns
 from millrace.training.telemetry.watcher import Call
 from millrace.training.trainer.arrivals.arrival_score import ArrivalScore
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
@@ -177,10 +177,9 @@ def test_what_waits_is_expected_to_score_as_answers_of_late_came_true(
     x = np.array([topic.x(P0, offset) for offset in range(40)], np.float32)
     p = np.asarray(learner.model(x))
     # Answers like these came true in seven of ten.
-    nothing, came = np.zeros(400, np.int64), (np.arange(400) % 10 < 7).astype(np.float32)[:, None]
-    rows = Answered(came, np.repeat(p, 10, axis=0), nothing, nothing)
-    [found] = tallies(truth_columns(rows, Labels.BINARY), nothing, 1)
-    known.append(found)
+    came = (np.arange(400) % 10 < 7).astype(np.float32)[:, None]
+    rows = Answered(came, np.repeat(p, 10, axis=0))
+    known.append(tallies_of_all(truth_columns(rows, Labels.BINARY), 400))
     right = np.where(p[:, 0] > 0.5, 0.7, 0.3)
     assert score.figures().expected["accuracy"] == pytest.approx(right.mean(), abs=0.02)
 

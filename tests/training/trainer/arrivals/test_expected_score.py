@@ -5,16 +5,14 @@ import pytest
 
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Labels
-from millrace.training.telemetry.tallies import Answered, Tallies, Values, tallies, truth_columns
+from millrace.training.telemetry.tallies import Answered, Tallies, Values, tallies_of_all, truth_columns
 from millrace.training.trainer.arrivals.expected_score import FEWEST, expected_scores
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 from tests.training.trainer_rig import P0, P1
 
 
 def known_of(kind: Labels, labels: object, answers: Values) -> Tallies:
-    nothing = np.zeros(len(answers), np.int64)
-    [found] = tallies(truth_columns(Answered(np.asarray(labels), answers, nothing, nothing), kind), nothing, 1)
-    return found
+    return tallies_of_all(truth_columns(Answered(np.asarray(labels), answers), kind), len(answers))
 
 
 def events(random: np.random.Generator, count: int, harder: float = 1.0) -> tuple[Values, Values]:

@@ -31,7 +31,8 @@ from tests.training.trainer.inputs.world import (
     planted,
 )
 
-WARM_S = 62.0
+WARM_S = 62.5
+"""A window has just begun then: of a fault in its last records alone its beginning is told less well."""
 Warm = tuple[World, PartState, float, int]
 
 
@@ -79,8 +80,8 @@ def test_the_field_with_a_fault_is_named_first_within_ten_seconds_of_records(war
     changed = watch.inputs.view.changed[first] if watch.inputs.view else None
     assert changed is not None
     # The first record of a sample; one of eight is sampled, and where a fault has some records alone, fewer.
-    assert offset - 20 * SHARE <= changed.offset <= offset + 20 * SHARE
-    assert changed.since_ms == pytest.approx(began_s * 1000, abs=20 * SHARE)
+    assert offset - 40 * SHARE <= changed.offset <= offset + 20 * SHARE
+    assert changed.since_ms == pytest.approx(began_s * 1000, abs=40 * SHARE)
 
 
 def test_a_mark_says_what_has_changed_and_in_which_slice(warm: Warm) -> None:
@@ -292,6 +293,33 @@ def decoded(count: int, start: int = 0, refused: tuple[Refused, ...] = ()) -> De
     )
 
 
+def test_of_each_eight_offsets_one_is_sampled_the_same_whichever_of_them_have_records() -> None:
+    whole = decoded(4003, start=13)
+    _, all_of_them = InputGate(FIELDS).keep(whole)
+    assert {*np.diff(np.unique(all_of_them.sample.offsets // SHARE, return_counts=True)[1])} == {0}
+    assert 4003 // SHARE <= len(all_of_them.sample.offsets) <= 4003 // SHARE + 2
+    assert {*(all_of_them.sample.offsets % SHARE)} == {*range(SHARE)}
+    assert all_of_them.sample.hashes.max() < 2**64 // SHARE
+    there = np.flatnonzero(np.arange(4003) % 5 > 0)
+    some = replace(
+        whole,
+        offsets=whole.offsets[there],
+        event_times=whole.event_times[there],
+        features={name: column[there] for name, column in whole.features.items()},
+        labels={name: column[there] for name, column in whole.labels.items()},
+        slices={"shop": SliceValues(whole.slices["shop"].codes[there], whole.slices["shop"].values)},
+    )
+    offsets, kept = InputGate(FIELDS).keep(some)
+    same = np.isin(all_of_them.sample.offsets, some.offsets)
+    assert offsets.tolist() == all_of_them.sample.offsets[same].tolist()
+    assert kept.sample.hashes.tolist() == all_of_them.sample.hashes[same].tolist()
+    (numbers, texts), (due, words) = (
+        one.rows(np.flatnonzero(which)) for one, which in ((kept.sample, same[same]), (all_of_them.sample, same))
+    )
+    np.testing.assert_array_equal(numbers, due)
+    assert texts.tolist() == words.tolist()
+
+
 def test_elements_classes_images_lists_labels_and_slices_are_watched() -> None:
     gate, told = InputGate(FIELDS), Told()
     inputs = Inputs(gate, ["shop"], told)
@@ -325,7 +353,7 @@ def test_records_that_are_set_aside_for_a_field_are_counted_and_named() -> None:
     [(kind, text, facts)] = told.events
     assert kind is EventKind.INPUT_CHANGED
     assert facts["cause"] == "refused"
-    assert text.startswith("y: set aside for it 0 % → ")
+    assert re.match(r"y: set aside for it 0(\.\d+)? % → 2\d %", text)
     assert inputs.view is not None
     assert inputs.view.refused["y"]["out_of_range"] % 125 == 0
 
