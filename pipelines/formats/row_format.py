@@ -18,6 +18,7 @@ from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.format import Format
 from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, arrow_type
+from millrace.pipelines.formats.shared.field_types import field_types
 from millrace.pipelines.formats.shared.made_up import made_up_columns, made_up_records
 from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE
 from millrace.pipelines.formats.shared.paths import PathStep, distinct_fields, flat_names, parse, steps_of
@@ -37,6 +38,7 @@ Read = Callable[[bytes], Mapping[str, Any]]
 class RowFormat(Format):
     """A format of records that are read and written one by one."""
 
+    names_fields = True
     is_flat: ClassVar[bool] = False
     """Whether a record holds single values by name, neither lists nor records in it."""
 
@@ -65,6 +67,14 @@ class RowFormat(Format):
         """Return what decodes by `read`."""
         self.fits(schema)
         return RowDecoder(schema, self.read)
+
+    def types(self, value: bytes, *, framed: bool) -> Mapping[str, str] | None:
+        """Return the types of what `read` gives; a name with a dot may be one source or a path, so it is left out."""
+        try:
+            row = self.read(value)
+            return field_types({name: one for name, one in row.items() if "." not in name})
+        except Exception:  # noqa: BLE001 - the user's own code may raise anything, and return anything
+            return None
 
     def generate(
         self, schema: Schema, random: np.random.Generator, count: int, settings: Any = None

@@ -13,8 +13,6 @@ from millrace.consumers.records import Chunk
 from millrace.pipelines.stream.decode import Decoded
 from millrace.pipelines.stream.offset_mix import mix, salt_of
 
-SHARE = 512
-"""One of so many records is looked at, which costs 0.3 % of decoding it."""
 _MOST_FIELDS = 256
 """Of one record."""
 Types = Callable[[bytes], Mapping[str, str] | None]
@@ -27,6 +25,8 @@ class TopicLook(NamedTuple):
     types: Types
     read: frozenset[str]
     """The sources that are read."""
+    share: int
+    """One of so many records is looked at."""
 
 
 class RecordLook:
@@ -43,7 +43,7 @@ class RecordLook:
             return ()
         hashes = mix(decoded.offsets + np.int64(salt_of(str(chunk.partition)))).view(np.uint64)
         found = list[tuple[int, Mapping[str, str]]]()
-        for row in np.flatnonzero(hashes < np.uint64(2**64 // SHARE)).tolist():
+        for row in np.flatnonzero(hashes < np.uint64(2**64 // look.share)).tolist():
             value = chunk.values[int(chunk.offsets.searchsorted(decoded.offsets[row]))]
             types = None if value is None else look.types(value)
             if types is not None:

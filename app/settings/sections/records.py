@@ -392,7 +392,7 @@ def to_look(records: RecordsSettings) -> RecordLook:
         form = to_format(of)
         if not form.names_fields:
             return None
-        return TopicLook(partial(form.types, framed=of.registry is not None), sources_read(of))
+        return TopicLook(partial(form.types, framed=of.registry is not None), sources_read(of), form.looks)
 
     return RecordLook(look)
 

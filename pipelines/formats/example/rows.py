@@ -1,10 +1,11 @@
 """`tf.train.Example`s as Python objects, for a look at a few: without TensorFlow, by their wire format. Pure."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from millrace.pipelines.formats.draft import ENOUGH, DraftSample, Look, Row, joined
 from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
+from millrace.pipelines.formats.shared.field_types import LONGEST_SOURCE
 from millrace.pipelines.formats.shared.paths import escaped
 from millrace.pipelines.formats.shared.pieces import is_utf8
 
@@ -19,6 +20,7 @@ message Features { map<string, Feature> feature = 1; }
 message Example { Features features = 1; }
 """
 _TAG, _MORE = 0x0A, 0x80
+_TYPES = {"bytes_list": "bytes", "float_list": "number", "int64_list": "integer"}
 
 
 def look_at_examples(sample: DraftSample) -> Look | None:
@@ -55,7 +57,22 @@ def _message() -> Any:
     return GetMessageClass(message_of(compiled_texts({"example.proto": _PROTO}, "example.proto", "init"), "Example"))
 
 
-def _lists(value: bytes) -> dict[str, list[Any]] | None:
+def feature_types(value: bytes) -> dict[str, str] | None:
+    """Return the type of each feature of an Example by source; None for what is none, or has no features."""
+    if (lists := _values(value)) is None:
+        return None
+    return {
+        source: "null" if kind is None else _TYPES[kind] if len(inside) == 1 else f"list of {_TYPES[kind]}"
+        for name, (kind, inside) in lists.items()
+        if len((source := _source(name)).encode()) <= LONGEST_SOURCE
+    }
+
+
+_source = lru_cache(4096)(escaped)
+
+
+def _values(value: bytes) -> dict[str, tuple[str | None, Any]] | None:
+    """Return the kind and the values of each feature; None where there is none."""
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - few need it
 
     try:
@@ -63,9 +80,15 @@ def _lists(value: bytes) -> dict[str, list[Any]] | None:
     except DecodeError:
         return None
     kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
-    if not kinds or not any(kinds.values()):
+    if not any(kinds.values()):
         return None
-    lists = {name: [*getattr(features[name], kind).value] for name, kind in kinds.items() if kind is not None}
+    return {name: (kind, () if kind is None else getattr(features[name], kind).value) for name, kind in kinds.items()}
+
+
+def _lists(value: bytes) -> dict[str, list[Any]] | None:
+    if (found := _values(value)) is None:
+        return None
+    lists = {name: [*inside] for name, (_, inside) in found.items()}
     return {name: [_text(one) for one in inside] for name, inside in lists.items() if inside}
 
 

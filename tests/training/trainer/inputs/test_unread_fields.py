@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from millrace.app.settings.sections.records import RecordsSettings, to_decoder, to_look
 from millrace.consumers.records import Partition
+from millrace.pipelines.formats.csv import CsvFormat
+from millrace.pipelines.formats.example import ExampleFormat
 from millrace.pipelines.formats.json import JsonFormat
+from millrace.pipelines.formats.row_format import RowFormat
 from millrace.pipelines.gates.input_gate import InputGate
 from millrace.pipelines.stream.decode import decode_chunk
-from millrace.pipelines.stream.record_look import SHARE
 from millrace.training.telemetry.events import EventKind, Severity
 from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.inputs.unread_fields import MOST_FIELDS, UnreadFields
@@ -95,6 +98,41 @@ def test_the_types_of_a_record_are_those_of_its_nested_fields_and_hold_no_value(
     assert JsonFormat().types(b"[1]", framed=False) is None
 
 
+class Pairs(RowFormat):
+    """Records of a user's own format."""
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        pairs = (pair.split("=") for pair in value.decode().split(";"))
+        return {name: float(one) if one[0].isdigit() else one for name, one in pairs}
+
+    def write(self, row: Mapping[str, Any]) -> bytes:
+        raise NotImplementedError
+
+
+def test_examples_and_formats_of_ones_own_name_their_fields_too() -> None:
+    kinds = {
+        "a.b": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+        "many": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0])),
+        "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"secret"])),
+        "gone": tf.train.Feature(),
+        "x" * 101: tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=kinds)).SerializeToString()
+    assert ExampleFormat().types(example, framed=False) == {
+        r"a\.b": "integer",
+        "many": "list of number",
+        "text": "bytes",
+        "gone": "null",
+    }
+    assert ExampleFormat().types(b"\x0a\x05ab", framed=False) is None
+    assert ExampleFormat().types(b"", framed=False) is None
+    assert Pairs().types(b"a=1;c=red;d.e=2", framed=False) == {"a": "number", "c": "text"}
+    assert Pairs().types(b"a", framed=False) is None
+    assert ExampleFormat.names_fields
+    assert Pairs.names_fields
+    assert not CsvFormat.names_fields
+
+
 RECORDS = RecordsSettings.model_validate(
     {
         "format": "json",
@@ -136,7 +174,7 @@ def test_a_field_that_appears_is_an_event_whatever_chunks_it_comes_in() -> None:
         assert kind is EventKind.UNREAD_FIELDS
         assert text.startswith("Fields that nobody reads: geo.lat (number) appeared, since 1970-01-01T00:00:3")
         assert (facts["appeared"], facts["vanished"]) == (["geo.lat"], [])
-        assert 36_000 <= facts["offset"] < 36_000 + 8 * SHARE
+        assert 36_000 <= facts["offset"] < 36_000 + 8 * JsonFormat.looks
         assert inputs.view is not None
         assert [one.source for one in inputs.view.unread] == ["geo.lat", "old"]
     assert states[0] == states[1]
