@@ -26,6 +26,7 @@ from millrace.app.api.routes.probes import ProbeRoutes
 from millrace.app.api.routes.reads import ReadRoutes, metrics_router
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.monitoring.lineage_view import beginnings_of
+from millrace.app.monitoring.metrics.collector import ServiceCollector
 from millrace.app.monitoring.models import ProblemDocument
 from millrace.app.monitoring.observer import Observation, Observer
 from millrace.app.monitoring.shapes import stamp_now
@@ -89,6 +90,8 @@ def make_application(
     events = EventRoutes(observer, service.events, service.kept_history)
     operations = Operations(service.commands, lambda: service.alive)
     stamp, audit = partial(stamp_now, service.settings.name), Audit()
+    ends_at = None if certificate is None else lambda: certificate.ends_at
+    collector = ServiceCollector(observer.look, audit.counts, ends_at)
     app = Application(
         title="millrace",
         version=version(),
@@ -110,7 +113,7 @@ def make_application(
     values = service.settings.api.read_values
     app.include_router(DataRoutes(observer, partial(_inputs, service), versions, values=values).router())
     app.include_router(ExportRoutes(observer, versions).router())
-    app.include_router(metrics_router(observer, audit, certificate))
+    app.include_router(metrics_router(collector))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
     app.include_router(commands.router())
     app.include_router(events.router())

@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.app.service.beginning_again import Again
@@ -36,6 +35,7 @@ from millrace.app.service.kafka_stream import NO_STREAM, StreamFactory, StreamOp
 from millrace.app.service.kept_history import KeptHistory
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
+from millrace.app.service.lifecycle_events import tell_ended, tell_started
 from millrace.app.service.lost_history import LostHistory, lost_history
 from millrace.app.service.model_setup import (
     build_learner,
@@ -54,7 +54,7 @@ from millrace.app.settings import Loaded, Settings
 from millrace.app.settings.connection import kafka_history, kafka_options
 from millrace.consumers.dead_letters.letter import Absence, CountedOnly, DeadLetter, DeadLetters
 from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
-from millrace.consumers.errors import MillraceError, first_clause
+from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import failpoint
 from millrace.consumers.kafka.positions import Until
 from millrace.consumers.kafka.source import KafkaSource
@@ -65,7 +65,7 @@ from millrace.pipelines.shaping.labels.clock import Jumps
 from millrace.pipelines.shaping.labels.label_reader import Role
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
-from millrace.training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from millrace.training.checkpoints.manifest import Manifest, SaveRequest
 from millrace.training.checkpoints.mirror.mirroring import Mirroring
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
@@ -77,10 +77,9 @@ from millrace.training.model.golden.golden_set import GoldenSet, scoring
 from millrace.training.model.learner import Learner
 from millrace.training.model.proof.remembered_proof import RememberedProof
 from millrace.training.model.setup.cores import usable_cores
-from millrace.training.model.setup.model_code import is_code_of
 from millrace.training.recovery.crash_guard import CrashGuard
 from millrace.training.recovery.step_errors import OnStepError, StepErrorOptions
-from millrace.training.telemetry.events import EventKind, Events, ReportEvent, Severity
+from millrace.training.telemetry.events import EventKind, Events, Severity
 from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.telemetry.meter import Meter
 from millrace.training.telemetry.phases import Phase, Phases
@@ -95,13 +94,6 @@ _CONNECT_S = 15.0
 _COMMIT_S = 5.0
 _STOP_S = 5.0
 _ACKNOWLEDGE_S = 30.0
-
-_OF_INTEREST: Mapping[str, str] = {
-    "config_sha256": "the config",
-    "model_sha256": "model.py",
-    "format_sha256": "the format",
-    "millrace": "millrace",
-}
 
 
 class AnyTrainer(Protocol):
@@ -568,33 +560,3 @@ def stop_dead_letters(dead_letters: DeadLetters) -> None:
     """Stop sending; what is not acknowledged within a few seconds is left for the next start."""
     if abandoned := dead_letters.stop(_STOP_S):
         log.warning("dead letters that were not acknowledged: %d; a restart sends them again", abandoned)
-
-
-def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any], model: Path) -> None:
-    """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
-    then = manifest.provenance
-    if manifest.reason != SaveReason.START or manifest.step:
-        how = "Started again, and resumed from"
-    elif (fork := then.get("forked_from")) is not None:
-        how = f"Began as a fork of {fork['name']}@{fork['number']}, with"
-    elif (weights := then.get("initial_weights")) is not None:
-        how = f"Began with the weights of {weights['source']} ({weights['kept']} kept, {len(weights['new'])} new), as"
-    else:
-        how = "Began with new weights, as"
-    tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
-    same = {key for key in _OF_INTEREST if key not in then or then[key] == now.get(key)}
-    if is_code_of(model, then.get("model_sha256", "")):
-        same.add("model_sha256")
-    changed = [name for key, name in _OF_INTEREST.items() if key not in same]
-    if changed:
-        text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
-        tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
-
-
-def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:
-    """Tell that the training has ended, and why; what to do about it is in the problem and the log."""
-    if error is None:
-        tell(EventKind.ENDED, "Ended: what was learnt is saved.")
-    else:
-        why = str(error) or type(error).__name__
-        tell(EventKind.FAILED, f"The training ended: {first_clause(why)}.", Severity.ERROR, error=why)

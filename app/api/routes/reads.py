@@ -8,12 +8,10 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millrace.app.api.audit import Audit
 from millrace.app.api.checkpoint_reads import CheckpointReader, in_full
 from millrace.app.api.operations import Operations
 from millrace.app.api.routes.page import accepts_gzip
 from millrace.app.api.routes.probes import add_probe, probed
-from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.monitoring.checkpoint_models import CheckpointList, LineageAnswer
 from millrace.app.monitoring.health import alive
 from millrace.app.monitoring.lineage_view import lineage_fields
@@ -118,10 +116,8 @@ class ReadRoutes:
         return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
 
 
-def metrics_router(observer: Observer, audit: Audit, certificate: ServerCertificate | None) -> APIRouter:
+def metrics_router(collector: ServiceCollector) -> APIRouter:
     """Return the route of `GET /metrics`, for Prometheus."""
-    ends_at = None if certificate is None else lambda: certificate.ends_at
-    collector = ServiceCollector(observer.look, audit.counts, ends_at)
     router = APIRouter()
 
     async def metrics(request: Request) -> Response:

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.app.service.service import await_letters, tell_ended
+from millrace.app.service.lifecycle_events import tell_ended
+from millrace.app.service.service import await_letters
 from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
 from millrace.consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterStatistics
 from millrace.consumers.errors import TopicMissingError

@@ -116,8 +116,8 @@ def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_model(tmp_path: Path) -> None:
+    from millrace.app.service.lifecycle_events import tell_started
     from millrace.app.service.provenance import provenance_of
-    from millrace.app.service.service import tell_started
     from millrace.app.tools.export.export_inputs import _require_same_code
     from millrace.app.tools.rebuild.rebuild import _remarks
 
