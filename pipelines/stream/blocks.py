@@ -4,7 +4,7 @@ Owns the types that assembler, dataset and trainer share. Used on any thread; Te
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace.consumers.fingerprints import Fingerprint
@@ -62,6 +62,10 @@ class BlockFacts:
     unplaced: tuple[tuple[Partition, int], ...] = ()
     """The offsets of records whose class got no number. They count as rows and are not among them; settled, they are
     set aside."""
+    decoding: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    """When the decoding of its oldest chunk began and ended, on the clock of `fetched_at`."""
+    assembled_at: float = field(default=0.0, compare=False)
+    """When it was complete, on the same clock."""
 
 
 class Rows(NamedTuple):

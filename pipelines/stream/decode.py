@@ -92,6 +92,8 @@ class Decoded:
     """Of some rows, by their places: the types of the fields of their records that nobody reads."""
     slices: Mapping[str, "SliceValues"] = field(default_factory=dict)
     """What live scores are shown by, of each row that decodes; what leaves rows out later leaves these as they are."""
+    decoding: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    """When its decoding began and ended, on the clock of `fetched_at`."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -397,8 +399,10 @@ class DecodePool:
                     return decoded
 
     def _decoded(self, chunk: Chunk) -> Decoded:
+        began = time.monotonic()
         decoded = decode_chunk(chunk, self._decoder)
-        return decoded if self._look is None else replace(decoded, unread=self._look(chunk, decoded))
+        unread = decoded.unread if self._look is None else self._look(chunk, decoded)
+        return replace(decoded, unread=unread, decoding=(began, time.monotonic()))
 
     def discard(self) -> int:
         """Drop all chunks that `next` has not returned; return how many records they held."""

@@ -5,6 +5,7 @@ closes. The assembler calls it on the feed's thread.
 """
 
 import math
+import time
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Self
@@ -83,7 +84,7 @@ class OpenBlock:
         self.rows = 0
         self.nbytes = 0
         """Its portion of the memory of the chunks that filled it."""
-        self.fetched_at = math.inf
+        self.fetched_at, self._decoding = math.inf, (0.0, 0.0)
         self._batch_size = batch_size
         size = -(-capacity // batch_size) * batch_size
         self._features = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.inputs}
@@ -110,7 +111,8 @@ class OpenBlock:
         if decoded.partition not in self._spans:
             self._spans[decoded.partition] = _OpenSpan(index=index, start=piece.start, end=piece.start)
         self._spans[decoded.partition].add(piece)
-        self.fetched_at = min(self.fetched_at, decoded.fetched_at)
+        if decoded.fetched_at < self.fetched_at:
+            self.fetched_at, self._decoding = decoded.fetched_at, decoded.decoding
         if not piece.rows:
             return
         here, taken = slice(self.rows, self.rows + piece.rows), slice(piece.first, piece.last)
@@ -135,7 +137,8 @@ class OpenBlock:
                 self._spans[partition].append(span)
             else:
                 self._spans[partition] = span
-        self.fetched_at = min(self.fetched_at, other.fetched_at)
+        if other.fetched_at < self.fetched_at:
+            self.fetched_at, self._decoding = other.fetched_at, other._decoding
         self.nbytes += other.nbytes
         if not other.rows:
             return
@@ -180,6 +183,8 @@ class OpenBlock:
             oldest_ms=self._oldest_ms,
             newest_ms=self._newest_ms,
             turn=closing.turn,
+            decoding=self._decoding,
+            assembled_at=time.monotonic(),
         )
         return Block(facts, self._shaped(batches, order), self.nbytes)
 

@@ -289,6 +289,7 @@ class Run:
                 prepare=lambda: options.prepare(self.learner),
             ),
         )
+        self.meter = Meter(options.clock)
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     def start(self) -> "Run":
@@ -310,7 +311,7 @@ class Run:
         )
         reports = TrainerReports(
             phases=self.phases,
-            meter=Meter(self.options.clock),
+            meter=self.meter,
             live=self.live,
             on_refused=lambda *refused: self.refused.append(refused),
             board=self.board,

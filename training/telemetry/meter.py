@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from millrace.pipelines.stream.blocks import BlockFacts
+
 WINDOWS: Mapping[str, int] = {"10s": 10, "1m": 60, "5m": 300}
 _KEPT_S = max(WINDOWS.values())
 FRESHNESS_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
@@ -28,6 +30,21 @@ class Bucket:
     computed_s: float = 0.0
     saving_s: float = 0.0
     freshness_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTimes:
+    """When each part of a call happened, on the trainer's monotonic clock."""
+
+    facts: BlockFacts
+    """The facts of its block, with the times before the call."""
+    began: float
+    stepped: float
+    """When the training steps had returned."""
+    ended: float
+    """When its records were settled and scored."""
+    step: int
+    """Batches learnt since checkpoint 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +83,8 @@ class Meter:
         self._calls = 0
         self._freshness_counts = [0] * (len(FRESHNESS_BOUNDS_S) + 1)
         self._freshness_sum_s = 0.0
+        self.last_call: CallTimes | None = None
+        """The newest call, replaced as a whole, for any thread that wants one; None before the first."""
 
     def waited(self, seconds: float) -> None:
         """Count time that the thread waited for a block."""

@@ -26,6 +26,7 @@ from millrace.training.stream import BlockStream
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Floats, Labels, LabelSums, no_labels
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
+from millrace.training.telemetry.meter import CallTimes
 from millrace.training.telemetry.phases import Phase
 from millrace.training.telemetry.watcher import Call, target_of
 from millrace.training.trainer import announcements
@@ -179,7 +180,7 @@ class Learning:
         With `culprits` the block has been searched before: it is without them, and they are set aside with it.
         """
         facts = delivery.facts
-        began = self._clock()
+        began = stepped = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
         pieces: Sequence[Piece] = ()
         searched, scored = False, list[Sums]()
@@ -198,7 +199,8 @@ class Learning:
                     if culprits is None
                     else LearntBlock([Piece(delivery.rows, self.learner.learn(delivery.rows))], culprits)
                 )
-            self.sizes.called(facts.batches, self._clock() - began)
+            stepped = self._clock()
+            self.sizes.called(facts.batches, stepped - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
             pieces = learnt.pieces
             scored = [sums_of(piece, self._reports.live.plan, self.learner.batch_size) for piece in pieces]
@@ -234,7 +236,9 @@ class Learning:
         self.learnt_to_ms = facts.newest_ms if facts.rows else max(settled, default=self.learnt_to_ms)
         freshness = self._options.wall() - self._options.due_after_s - facts.oldest_ms / 1000 if facts.rows else None
         settled_offsets = sum(span.end - span.start for span in facts.spans)
-        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness, settled_offsets)
+        meter, ended = self._reports.meter, self._clock()
+        meter.called(ended - began, rows, facts.batches, freshness, settled_offsets)
+        meter.last_call = CallTimes(facts=facts, began=began, stepped=stepped, ended=ended, step=self._figures.step)
 
     def between_calls(self) -> None:
         """Give those that watch their time."""

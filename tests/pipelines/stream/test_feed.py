@@ -149,8 +149,13 @@ def test_all_that_was_sent_comes_out_in_order_and_then_it_ends() -> None:
     with rig() as made:
         made.offer(chunk(P0, 5), chunk(P0, 10, start=5), chunk(P0, 4, start=15))
         made.handoff.end()
-        assert ids(made.blocks()) == [list(range(8)), list(range(8, 16)), [16, 17, 18]]
+        blocks = made.blocks()
+        assert ids(blocks) == [list(range(8)), list(range(8, 16)), [16, 17, 18]]
         assert made.feed.error is None
+    for facts in (block.facts for block in blocks):
+        times = [facts.fetched_at, *facts.decoding, facts.assembled_at]
+        assert times == sorted(times)
+        assert facts.decoding[0] < facts.decoding[1] < facts.assembled_at
 
 
 def test_an_idle_feed_ticks() -> None:

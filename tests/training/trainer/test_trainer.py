@@ -561,3 +561,7 @@ def test_a_posting_holds_the_figures_of_the_trainer(run: Run) -> None:
     assert (posting.live.records, posting.failed_saves) == (SHARE, 0)
     assert posting.learning_rate == pytest.approx(1e-2)
     assert posting.model.parameters == run.learner.model.count_params()
+    call = run.meter.last_call
+    assert call is not None
+    assert (call.step, call.facts.rows) == (2, SHARE)
+    assert call.began < call.stepped < call.ended
