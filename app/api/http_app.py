@@ -99,7 +99,16 @@ def make_application(
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=partial(_watching, observer, (events.look, StatusLog(service.settings.logs.progress).look)),
+        lifespan=partial(
+            _watching,
+            observer,
+            (
+                events.look,
+                StatusLog(service.settings.logs.progress).look,
+                lambda _observation: service.otlp.look(collector.collect),
+            ),
+            partial(service.otlp.stop, collector.collect),
+        ),
         middleware=[Middleware(ApiMiddleware, stamp=stamp, commands=(authorizer, audit), readers=readers)],
         responses={422: {"model": ProblemDocument}},
         generate_unique_id_function=operation_id,
@@ -128,8 +137,10 @@ def _inputs(service: "Service") -> InputsView | None:
 
 
 @contextlib.asynccontextmanager
-async def _watching(observer: Observer, looks: Iterable[Look], _app: FastAPI) -> AsyncIterator[None]:
-    """Run the observer while the application is served; each observation goes to the event routes and the log."""
+async def _watching(
+    observer: Observer, looks: Iterable[Look], end: Callable[[], None], _app: FastAPI
+) -> AsyncIterator[None]:
+    """Run the observer while the application is served, pass each observation on, and call `end` when all is over."""
 
     def look(observation: Observation) -> None:
         for each in looks:
@@ -142,6 +153,7 @@ async def _watching(observer: Observer, looks: Iterable[Look], _app: FastAPI) ->
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+        await asyncio.to_thread(end)
 
 
 def operation_id(route: APIRoute) -> str:

@@ -45,6 +45,7 @@ from millrace.app.service.model_setup import (
     prove,
     require_known_conditions,
 )
+from millrace.app.service.otlp.otlp import Otlp
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
 from millrace.app.service.provenance import hyperparameter_options, proven_with, provenance_of
@@ -176,6 +177,7 @@ class Service:
         self.gpus = Gpus()
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
+        self.otlp = Otlp(self.settings, self.meter, self.board)
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.mirroring = Mirroring(
             # A trial's checkpoints are nobody's to resume from.

@@ -13,6 +13,7 @@ from millrace.app.settings.sections.export import ExportSettings
 from millrace.app.settings.sections.kafka import KafkaSettings, derived_group
 from millrace.app.settings.sections.labels import LabelsSettings, derived_key
 from millrace.app.settings.sections.model import ModelSettings
+from millrace.app.settings.sections.opentelemetry import OpenTelemetrySettings
 from millrace.app.settings.sections.process import LimitSettings, LogSettings, MemorySettings, StopSettings
 from millrace.app.settings.sections.records import RecordsSettings, records_of, to_schema
 from millrace.app.settings.sections.registry import derived_cache
@@ -100,6 +101,9 @@ class Settings(Section):
         description="How long the trainer may take for one thing before it counts as hung and /livez fails.",
     )
     logs: LogSettings = Field(LogSettings(), description="What the service logs on stderr.")
+    opentelemetry: OpenTelemetrySettings = Field(
+        OpenTelemetrySettings(), description="Metrics and traces that are sent by OTLP over HTTP."
+    )
 
     @model_validator(mode="before")
     @classmethod

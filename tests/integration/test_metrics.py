@@ -89,12 +89,12 @@ def learning(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 ELSEWHERE = (
     *("group_", "api_certificate_", "detector_", "class_", "label_", "window_", "reservoir_", "export"),
     *("golden_", "feature_", "gpu_", "join_", "arrival_", "members_", "slice_", "calibration_residual", "mirror_"),
-    *("input_", "served_"),
+    *("input_", "served_", "otlp_"),
 )
 """What only a worker of a group tells, only a service with TLS, only one that balances classes, learns windows,
 remembers rows, has detectors, exports, a golden set, features with a scale, a GPU, labels that come later, members,
-slices, labels that are numbers, a mirror, predictions that servers log, or has learnt a window of inputs; each has
-tests of its own."""
+slices, labels that are numbers, a mirror, predictions that servers log, metrics sent by OTLP, or
+has learnt a window of inputs; each has tests of its own."""
 
 
 def test_every_metric_of_the_catalogue_is_told_once_it_has_learnt_and_no_other(

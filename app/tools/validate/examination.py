@@ -19,6 +19,7 @@ from millrace.app.tools.validate.settings_checks import (
     certificate_check,
     export_check,
     group_check,
+    opentelemetry_check,
     read_tokens_check,
     tokens_check,
 )
@@ -38,6 +39,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         yield read_tokens_check(settings.api.read_tokens_dir)
     if settings.api.tls is not None:
         yield certificate_check(settings.api.tls)
+    if settings.opentelemetry.endpoint is not None:
+        yield opentelemetry_check(settings)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
     settings = _settled(settings, bounds)

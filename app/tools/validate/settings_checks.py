@@ -11,6 +11,7 @@ from pathlib import Path
 from millrace.app.api.authorization import is_loopback
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.api.tokens import Tokens
+from millrace.app.service.otlp.otlp import ready
 from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.sections.api import TlsSettings
@@ -83,6 +84,19 @@ def certificate_check(tls: TlsSettings) -> CheckResult:
     if tls.client_ca is None:
         return ok("certificate", f"{tls.certificate}; clients are not asked for one")
     return ok("certificate", f"{tls.certificate}; of clients one is {tls.client_certificate}")
+
+
+def opentelemetry_check(settings: Settings) -> CheckResult:
+    """Check that the extra is installed, and read the file of headers as a start does; nothing is sent."""
+    try:
+        headers = ready(settings)
+    except MillraceError as error:
+        return fail("opentelemetry", error)
+    path = settings.opentelemetry.headers_file
+    if path is not None and (exposed := exposure(path)) is not None:
+        return warn("opentelemetry", f"opentelemetry.headers_file: {exposed}")
+    found = f", with {' and '.join(headers)}" if headers else ""
+    return ok("opentelemetry", f"goes to {settings.opentelemetry.endpoint}{found}; nothing was sent to try it")
 
 
 def export_check(writers: Mapping[str, str]) -> CheckResult:
