@@ -313,6 +313,7 @@ def test_silence_is_not_taken_for_no_until_a_person_says_so(
             lambda: "labels_silent" in {one["problem"] for one in service.ask("/status")[1]["problems"]}, timeout=30
         )
         before = service.joined()
+        assert service.ask("/status")[1]["training"]["on_arrival"] is None, "what waits is predicted by nobody"
         assert before["labelled"] <= 50
         assert sum(before.values()) < 160
         assert service.ask("/readyz")[0] == 503
@@ -369,9 +370,23 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
         assert (found["scored"], found["missed"], found["waiting"]) == (100, 30, 0)
         assert 0 <= found["values"]["accuracy"] <= 1
         assert "Predicted on arrival" in millrace("status", "--url", service.url, "--once")
+        # What waits for its labels now is estimated by those that came, and scores about that when its own have come.
+        appear(range(130, 330))
+        wait_for(lambda: scored(service)["scored"] == 300, timeout=120)
+        found = scored(service)
+        assert found["expected"] == {}, "nothing waits"
+        appear(range(330, 530))
+        wait_for(lambda: scored(service)["waiting"] == 200, timeout=25)
+        expected = scored(service)["expected"]["accuracy"]
+        assert "Expected of 200 predictions without labels yet, an estimate: accuracy" in millrace(
+            "status", "--url", service.url, "--once"
+        )
+        wait_for(lambda: scored(service)["scored"] == 500, timeout=120)
+        before, after = (one["records"] * one["values"]["accuracy"] for one in (found, scored(service)))
+        assert expected == pytest.approx((after - before) / 200, abs=0.03)
     times, labels = learnt(tmp_path)
-    assert times[:130] == [1] * 130
-    assert labels[:130] == [float(number % 3 == 0) for number in range(130)]
+    assert times[:530] == [1] * 530
+    assert labels[:530] == [float(number % 3 == 0) for number in range(530)]
 
 
 def test_init_finds_the_key_the_label_and_how_late_it_comes(
