@@ -12,9 +12,14 @@ let justChosen = false; // then it is shown, wherever its row is
 let against = "before"; // what it is compared with
 const AGAINST = { before: "before", day: "a day ago", week: "a week ago", export: "as exported" };
 
-// `read` gets a path of the API.
-export async function inputs(status, read) {
-  byId("as-before").hidden = status.training == null || status.group != null;
+// `read` gets a path of the API; `changed` is the event of a field that has changed a moment ago.
+export async function inputs(status, read, changed) {
+  const button = byId("as-before");
+  button.hidden = status.training == null || status.group != null;
+  const field = changed?.facts?.field;
+  button.classList.toggle("warns", field !== undefined);
+  button.title = changed?.text ?? "";
+  say(button.lastChild, field === undefined ? "" : `: ${field}`);
   if (!byId("inputs").open) askedAt = -Infinity;
   else if (performance.now() - askedAt >= EVERY_MS) await look(read);
 }

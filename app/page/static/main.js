@@ -27,6 +27,7 @@ const TITLE_EVERY_MS = 30_000;
 const DAY_EVERY_MS = 300_000;
 const YESTERDAY_S = 79_200; // 22 hours
 const LEAST_CHANGE_S = 1800;
+const CHANGED_S = 600; // a field that has changed since stands beside the score
 const THEN = 10; // minutes whose mean is what it was then
 const ENDING = new Set(["stopping", "ended", "failed"]);
 const CHANGES_CHECKPOINTS = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
@@ -190,7 +191,7 @@ function showAges() {
   truth(latest.status.training?.calibration);
   slices(latest.status.training?.slices);
   served(latest.status.training?.served);
-  inputs(latest.status, read);
+  inputs(latest.status, read, events.findLast((event) => event.kind === "input_changed" && now() - Date.parse(event.at) / 1000 < CHANGED_S));
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }

@@ -224,6 +224,8 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
     page.keyboard.press("Escape")
     report(EventKind.INPUT_CHANGED, "price: median 3.1 → 31.", field="price")
     expect(page.locator("#charts path.sign.input")).to_have_count(1, timeout=SOON_MS)
+    # Beside the score it stands by its name, for ten minutes.
+    expect(page.get_by_role("button", name="Inputs: price")).to_have_attribute("title", "price: median 3.1 → 31.")
     page.locator("#cursor").press("Enter")
     expect(page.get_by_role("dialog", name="Whether the records are as before")).to_be_visible()
 
