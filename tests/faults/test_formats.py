@@ -38,16 +38,17 @@ def test_any_changed_record_meets_the_same_end_among_neighbours_as_alone() -> No
     assert figures.set_aside > figures.cases // 2
 
 
+@pytest.mark.parametrize("count", [1, 300])
 @pytest.mark.parametrize("form", LEARNT.values(), ids=LEARNT)
-def test_what_is_bad_is_named_also_where_all_around_it_is_good(form: Form, tmp_path: Path) -> None:
-    """Nothing else in its chunk has a decoder look twice."""
+def test_what_is_bad_is_named_also_where_all_around_it_is_good(form: Form, count: int, tmp_path: Path) -> None:
+    """Nothing else in its chunk has a decoder look twice; of many it parses what it would diagnose of a few."""
     decoder = decoder_of(form, tmp_path)
     before, bad, after = (good(ExpectedPosition(0, offset), Random(offset)) for offset in range(3))
     told = {}
     for poison in form.poison:
-        decoded = decode_chunk(_chunk([form.render(before), poison.make(bad), form.render(after)]), decoder)
-        told[poison.name] = [(one.offset, one.reason) for one in decoded.refused]
-    assert told == {poison.name: [(1, poison.reason)] for poison in form.poison}
+        values = [form.render(before), *[poison.make(bad)] * count, form.render(after)]
+        told[poison.name] = [(one.offset, one.reason) for one in decode_chunk(_chunk(values), decoder).refused]
+    assert told == {poison.name: [(1 + at, poison.reason) for at in range(count)] for poison in form.poison}
 
 
 def _chunk(values: list[bytes | None]) -> Chunk:

@@ -20,8 +20,7 @@ An empty column means that the field is missing. An empty text in quotes is an e
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +71,8 @@ class _CsvGroup(NamedTuple):
 class _CsvRows(NamedTuple):
     """Records that are proven to be one row of the table each."""
 
-    group: _CsvGroup
+    indices: Int64s
+    """The index of each record in the values that were passed in, ascending."""
     table: pa.Table
     typed: bool
     """Whether the columns of the table have the types of the fields; otherwise they are texts."""
@@ -117,17 +117,15 @@ class CsvDecoder:
         plain = self._plain.of(values) if self._plain is not None else None
         left, numbers = values, np.arange(len(values))
         if plain is not None:
-            rows = values if not len(plain.left) else [values[at] for at in plain.indices.tolist()]
-            group = _CsvGroup(cast("Sequence[bytes]", rows), plain.indices)
-            pieces.append(self._columns(_CsvRows(group, plain.table, typed=True)))
+            pieces.append(self._columns(_CsvRows(plain.indices, plain.table, typed=True), values))
             left, numbers = [values[at] for at in plain.left.tolist()], plain.left
         records, indices, text, faults = self._dialect.framed(left)
-        refused = [replace(fault, index=int(numbers[fault.index])) for fault in faults]
+        refused = [Refusal(int(numbers[fault.index]), fault.reason) for fault in faults]
         for outcome in self._read_or_split(_CsvGroup(records, numbers[indices]), text):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
             else:
-                pieces.append(self._columns(outcome))
+                pieces.append(self._columns(outcome, values))
         refused += (refusal for piece in pieces for refusal in piece.refused)
         return in_order(together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index))))
 
@@ -158,11 +156,13 @@ class CsvDecoder:
         delimiter = self._settings.delimiter.encode()
         columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
         read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
-        return _CsvRows(group, pa.table(read), typed=False)
+        return _CsvRows(group.indices, pa.table(read), typed=False)
 
     def _rows_as(self, group: _CsvGroup, text: bytes, *, typed: bool) -> _CsvRows | None:
         table = self._table(text, typed=typed)
-        return _CsvRows(group, table, typed) if table is not None and table.num_rows == len(group.records) else None
+        if table is None or table.num_rows != len(group.records):
+            return None
+        return _CsvRows(group.indices, table, typed)
 
     def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
         quote = self._settings.quote
@@ -198,21 +198,21 @@ class CsvDecoder:
             check_utf8=False,
         )
 
-    def _columns(self, rows: _CsvRows) -> DecodedValues:
+    def _columns(self, rows: _CsvRows, values: Sequence[bytes | None]) -> DecodedValues:
         """Return the columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
         lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []
-        good = np.ones(len(rows.group.records), dtype=bool)
+        good = np.ones(len(rows.indices), dtype=bool)
         for place in self._places:
             source = place.field.source
             columns[source], faults, long = self._column(place, rows)
             if long is not None:
                 lengths[source] = long
             if faults is not None:
-                refused += self._verdicts(rows.group, place, faults, good & (faults > 0))
+                refused += self._verdicts(rows.indices, values, place, faults, good & (faults > 0))
                 good &= faults == 0
-        return only_good(DecodedValues(rows.group.indices, columns, tuple(refused), lengths), good)
+        return only_good(DecodedValues(rows.indices, columns, tuple(refused), lengths), good)
 
     def _column(self, place: CsvField, rows: _CsvRows) -> tuple[Column, Faults | None, Int64s | None]:
         arrays = [one_array(rows.table.column(column)) for column in place.columns]
@@ -223,13 +223,17 @@ class CsvDecoder:
         texts = [converted(array, element_type(place.field)) for array in arrays]
         return *_side_by_side(place, [text.values for text in texts], [text.wrong for text in texts]), None
 
-    def _verdicts(self, group: _CsvGroup, place: CsvField, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
-        verdicts = []
-        for row in np.flatnonzero(bad).tolist():
-            show = Show(int(faults[row]))
-            reason = self._infinity(group.records[row], place) if show is Show.INFINITE else REASONS[show]
-            verdicts.append(Refusal(int(group.indices[row]), reason, place.field.source))
-        return verdicts
+    def _verdicts(
+        self,
+        indices: Int64s,
+        values: Sequence[bytes | None],
+        place: CsvField,
+        faults: Faults,
+        bad: npt.NDArray[np.bool_],
+    ) -> Iterator[Refusal]:
+        for index, fault in zip(indices[bad].tolist(), faults[bad].tolist(), strict=True):
+            reason = self._infinity(values[index] or b"", place) if fault == Show.INFINITE else REASONS[fault]
+            yield Refusal(index, reason, place.field.source)
 
     def _infinity(self, record: bytes, place: CsvField) -> Reason:
         """Return the reason for an infinity: written as such, or a finite number too large for the dtype."""

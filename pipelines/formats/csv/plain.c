@@ -2,7 +2,7 @@
  *
  * A record that is plain has as many columns as the layout, quotes around whole columns only and none inside, no line
  * break or other control character but tabs, and in each column that is asked for nothing or a value of its type,
- * without blanks around a number.
+ * without blanks around a number; NaN and the infinities are floats in the usual spellings.
  */
 
 #include "../shared/plain_columns.h"
@@ -30,6 +30,7 @@ static bool is_one_of(const uint8_t *at, size_t length, const char *const *words
 /* Read one value up to its end. */
 static bool read_value(Reader *reader, Node *node, const uint8_t *end) {
     static const char *const yes[] = {"true", "True", "TRUE", "1", NULL}, *const no[] = {"false", "False", "FALSE", "0", NULL};
+    static const char *const words[] = {"nan", "NaN", "infinity", "Infinity", "inf", "-infinity", "-Infinity", "-inf", NULL};
     size_t length = (size_t)(end - reader->at);
     if (node->kind == TEXT) {
         memcpy((uint8_t *)node->values + node->length, reader->at, length);
@@ -44,7 +45,8 @@ static bool read_value(Reader *reader, Node *node, const uint8_t *end) {
         return true;
     }
     reader->end = end;
-    return read_number(reader, node) && reader->at == end;
+    bool named = length > 1 && (*reader->at > '9' || (*reader->at == '-' && reader->at[1] > '9'));
+    return (named ? read_not_finite(reader, node, words) : read_number(reader, node)) && reader->at == end;
 }
 
 /* Read a column up to its end. Nothing means that the field is missing; nothing in quotes is a text, and no list. */

@@ -42,7 +42,7 @@ Of a nested record only the names on the asked paths are read. Where a record, o
 null too: a null parent is a missing field.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ from millrace.pipelines.schema import Field, Schema
 
 _MOST_ROWS = 50_000
 """Rows of one parse: pyarrow's parser refuses more than 100,000."""
-_FEW = 64
+_FEW = 256
 """Records that are diagnosed one by one where they are refused together; of more each half is parsed."""
 
 
@@ -122,15 +122,18 @@ class JsonDecoder:
         pieces, left, indices = [self._reader.no_rows()], values, np.arange(len(values))
         plain = self._plain.of(values) if self._plain is not None else None
         if plain is not None:
-            pieces.append(self._columns(_JsonRows(plain.indices, (), plain.table)))
+            pieces.append(self._columns(plain.indices, plain.table, lambda row: values[plain.indices[row]] or b""))
             left, indices = [values[at] for at in plain.left.tolist()], plain.left
         framing = framed(left)
         refused = [Refusal(int(indices[at]), reason) for at, reason in framing.refused]
-        for outcome in self._read_or_split(_JsonGroup(framing.records, indices[framing.rows])):
+        group = _JsonGroup(framing.records, indices[framing.rows])
+        # What the compiled code leaves is refused more often than not: a few of it are not tried together before.
+        sift = plain is not None and len(group.records) <= _FEW
+        for outcome in self._sift(group) if sift else self._read_or_split(group):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
             else:
-                pieces.append(self._columns(outcome))
+                pieces.append(self._columns(outcome.indices, outcome.table, outcome.records.__getitem__))
         refused += (refusal for piece in pieces for refusal in piece.refused)
         refused.sort(key=lambda refusal: refusal.index)
         return in_order(together(pieces, tuple(refused)))
@@ -187,9 +190,9 @@ class JsonDecoder:
             return None
         return table if table.num_rows == len(records) else None
 
-    def _columns(self, rows: _JsonRows) -> DecodedValues:
-        arrays = self._paths.arrays(rows.table)
-        return self._reader.read(arrays, rows.indices, lambda row, _: infinity_reason(rows.records[row]))
+    def _columns(self, indices: Int64s, table: pa.Table, record: Callable[[int], bytes]) -> DecodedValues:
+        """Read the columns of proven rows; `record` returns the record of one."""
+        return self._reader.read(self._paths.arrays(table), indices, lambda row, _: infinity_reason(record(row)))
 
 
 class ArrowPaths:

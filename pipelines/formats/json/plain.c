@@ -1,7 +1,8 @@
 /* Plain JSON records into columns: one pass over the bytes, for the fields of a schema alone.
  *
- * A record that is plain is valid JSON, one object, whose asked values are of the types that the schema names. A field
- * that stands twice, a key with a backslash, NaN, an infinity, deep nesting: none of them is plain.
+ * A record that is plain is valid JSON, one object, whose asked values are of the types that the schema names; NaN and the
+ * infinities are floats, as Python writes them. A field that stands twice, a key with a backslash, NaN where nobody asks,
+ * deep nesting: none of them is plain.
  */
 
 #include "../shared/plain_columns.h"
@@ -228,6 +229,12 @@ static bool read_bool(Reader *reader, Node *node) {
     return true;
 }
 
+static bool read_numeral(Reader *reader, Node *node, uint8_t first) {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity", NULL};
+    bool named = first == 'N' || first == 'I' || (first == '-' && reader->end - reader->at > 1 && reader->at[1] == 'I');
+    return named ? read_not_finite(reader, node, words) : read_number(reader, node);
+}
+
 static bool read(Reader *reader, Node *node) {
     spaces(reader);
     if (reader->at == reader->end) return false;
@@ -242,7 +249,7 @@ static bool read(Reader *reader, Node *node) {
     case LIST: reader->at++; return first == '[' && read_list(reader, node);
     case TEXT: reader->at++; return first == '"' && read_text(reader, node);
     case BOOL: return read_bool(reader, node);
-    default: return read_number(reader, node);
+    default: return read_numeral(reader, node, first);
     }
 }
 

@@ -9,6 +9,7 @@
  * enough for the bytes of the text (`plain_rows.py`). A record that turns out not to be plain leaves no trace in them.
  */
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -241,6 +242,21 @@ static bool read_number(Reader *reader, Node *node) {
     }
     node->rows++;
     return true;
+}
+
+/* Read one of the words for what is no finite number, which Arrow reads as floats; `words` ends with a NULL. */
+static bool read_not_finite(Reader *reader, Node *node, const char *const *words) {
+    if (node->kind != FLOAT && node->kind != DOUBLE) return false;
+    for (; *words; words++) {
+        size_t length = strlen(*words);
+        if ((size_t)(reader->end - reader->at) < length || memcmp(reader->at, *words, length) != 0) continue;
+        double value = **words == '-' ? -INFINITY : (*words)[0] == 'I' || (*words)[0] == 'i' ? INFINITY : NAN;
+        if (node->kind == FLOAT) ((float *)node->values)[node->rows++] = (float)value;
+        else ((double *)node->values)[node->rows++] = value;
+        reader->at += length;
+        return true;
+    }
+    return false;
 }
 
 /* ---- Records ---------------------------------------------------------------------------------------------------- */
