@@ -13,9 +13,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +42,7 @@ _OBJECT_BYTES = 40
 """The memory of a short `bytes` object besides its contents, with its reference in the column."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """A record that could not be decoded."""
 
     offset: int
@@ -145,16 +146,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         features={**_named(schema.features, columns), **_lengths(schema, lengths), **rows.pixels},
         labels={**_named(schema.labels, labels), **masks},
         weights=rows.weights,
-        refused=tuple(
-            sorted(
-                (
-                    Refused(int(of.offsets[one.index]), one.reason, one.field, one.schema, one.detail)
-                    for of, some in ((whole, unread), (chunk, refused))
-                    for one in some
-                ),
-                key=lambda one: one.offset,
-            )
-        ),
+        refused=tuple(sorted([*_placed(whole, unread), *_placed(chunk, refused)], key=itemgetter(0))),
         nbytes=sum(map(_nbytes, [*columns.values(), *rows.pixels.values()])) + 2 * offsets.nbytes + filtered.nbytes,
         fingerprint=chunk.fingerprint,
         truncated=truncated,
@@ -164,6 +156,13 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         timestamps=None if schema.key is None else chunk.timestamps[rows.kept],
         slices={field.name: SliceValues.of(columns[field.source], field.as_read) for field in schema.slices},
     )
+
+
+def _placed(chunk: Chunk, refused: Sequence[Refusal]) -> Iterator[Refused]:
+    """Yield the verdicts by the offsets of their records."""
+    offsets = chunk.offsets[[one.index for one in refused]].tolist() if refused else []
+    for offset, one in zip(offsets, refused, strict=True):
+        yield Refused(offset, one.reason, one.field, one.schema, one.detail)
 
 
 @dataclass(frozen=True, slots=True)
