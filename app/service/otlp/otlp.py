@@ -83,6 +83,8 @@ class Otlp:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join(_STOP_S)
+        with self._changed:
+            self._due = _Due()
 
     def _look(self, collect: Callable[[], Iterable[Family]], now: float) -> None:
         if self._thread is None:

@@ -91,12 +91,12 @@ def opentelemetry_check(settings: Settings) -> CheckResult:
     try:
         headers = ready(settings)
     except MillraceError as error:
-        return fail("opentelemetry", error)
+        return fail("otlp", error)
     path = settings.opentelemetry.headers_file
     if path is not None and (exposed := exposure(path)) is not None:
-        return warn("opentelemetry", f"opentelemetry.headers_file: {exposed}")
+        return warn("otlp", f"opentelemetry.headers_file: {exposed}")
     found = f", with {' and '.join(headers)}" if headers else ""
-    return ok("opentelemetry", f"goes to {settings.opentelemetry.endpoint}{found}; nothing was sent to try it")
+    return ok("otlp", f"metrics and traces go to {settings.opentelemetry.endpoint}{found}; nothing was sent to try it")
 
 
 def export_check(writers: Mapping[str, str]) -> CheckResult:
