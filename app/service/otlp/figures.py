@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from millrace.consumers.metric import Moment, NoMetric, PartFigures, counter
+from millrace.consumers.metric import Moment, PartFigures, counter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class OtlpFigures(PartFigures):
     """Requests that the receiver has accepted."""
     failed: Annotated[int, counter("otlp_requests_failed", "Bad: it grows; /status says why.")] = 0
     """Requests that the receiver has not accepted: their metrics are in the next one, and their traces are lost."""
-    spans: Annotated[int, counter("otlp_spans", "")] = 0
+    spans: Annotated[int, counter("otlp_spans", "Bad: it stands still while records are learnt.")] = 0
     """Spans that the receiver has accepted."""
-    sent_at: Annotated[Moment | None, NoMetric("the receiver knows")] = None
+    sent_at: Moment | None = None
     """When it accepted one last."""
     error: str | None = None
     """Why the newest one was not accepted; left out where it was."""
