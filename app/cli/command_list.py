@@ -89,6 +89,9 @@ VERBS: Mapping[str, Verb] = {
         "millrace.app.cli.dead_letters:dead_letters",
         "List the records that were set aside, show why, and send them again.",
     ),
+    "produce": Verb(
+        "millrace.app.cli.produce:produce", "Send the files of a folder to a topic, each once, also over restarts."
+    ),
     "demo": Verb(
         "millrace.app.cli.demo:demo",
         "Show a model that learns from a stream whose rule changes: a local Kafka, a trainer, and a live view.",

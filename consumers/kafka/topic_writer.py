@@ -20,8 +20,8 @@ from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 
 _SPARE_S = 5.0
-Record = tuple[bytes | None, bytes]
-"""A key and a value."""
+Record = tuple[bytes | None, bytes] | tuple[bytes | None, bytes, Sequence[tuple[str, bytes]]]
+"""A key, a value, and headers where there are any."""
 
 
 class TopicWriter:
@@ -65,7 +65,12 @@ class TopicWriter:
         try:
             async with asyncio.timeout(within_s):
                 producer = await self._ready_producer(within_s)
-                sent = [await producer.send(self._topic, value, key) for key, value in records]
+                sent = [
+                    await producer.send(
+                        self._topic, record[1], record[0], headers=list(record[2]) if len(record) > 2 else None
+                    )
+                    for record in records
+                ]
                 await asyncio.gather(*sent)
         except (TopicMissingError, SourceError):
             await self._drop_producer()  # so that the next call looks at the topic again

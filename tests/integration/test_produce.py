@@ -1,0 +1,135 @@
+"""`millrace produce`: a folder that grows becomes a topic, over a kill, and a model learns its images."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from millrace.app.tools.folder_producer import LARGEST_RECORD
+from tests.conftest import MakeTopic
+from tests.faults.harness.fork_server import run_forked
+from tests.integration.test_images import PIXELS, images
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+ROOT = Path(__file__).parents[2]
+CONFIG = """\
+name: photos
+kafka: {{bootstrap_servers: ['{broker}'], topics: [{topic}]}}
+records:
+  format: bytes
+  features: {{image: {{dtype: uint8, shape: [8, 8, 3], image: bytes, field: $value}}}}
+  label: {{bright: {{dtype: int32, one_of: [dark, bright], field: $header.label}}}}
+model: {{build: ./model.py:build_model}}
+training: {{batch_size: 16}}
+checkpoints: {{path: ./checkpoints}}
+api: {{listen: '127.0.0.1:0'}}
+"""
+
+
+async def held(broker: str, topic: str) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
+    """Return what the topic's one partition holds."""
+    place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes, dict[str, bytes]]]()
+    async with AIOKafkaConsumer(bootstrap_servers=broker, auto_offset_reset="earliest") as consumer:
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        while len(found) < end:
+            got = (await consumer.getmany(timeout_ms=500)).get(place, [])
+            found.extend((one.key, one.value, dict(one.headers)) for one in got)
+    return found
+
+
+def command(config: Path, folder: Path, *more: str) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        "from millrace.app.cli import main; main()",
+        "produce",
+        str(folder),
+        "-c",
+        str(config),
+        "--quiet",
+        "0.2",
+        *more,
+    ]
+
+
+def made_config(tmp_path: Path, broker: str, name: str) -> Path:
+    (tmp_path / "model.py").write_text(PIXELS)
+    config = tmp_path / "photos.yaml"
+    config.write_text(CONFIG.format(broker=broker, topic=name))
+    return config
+
+
+@pytest.mark.timeout(240)
+def test_model_learns_each_image_of_a_growing_folder_over_a_kill(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+    name, folder, expected = topic(), tmp_path / "photos", dict[bytes, bytes]()
+    config = made_config(tmp_path, broker, name)
+    for label in ("dark", "bright"):
+        (folder / label).mkdir(parents=True)
+
+    def grow() -> None:
+        for number, (image, bright) in enumerate(images(160)):
+            place = f"{'bright' if bright == b'1' else 'dark'}/{number:03}.jpg"
+            (folder / f"{place}.tmp").write_bytes(image[:20])
+            (folder / f"{place}.tmp").write_bytes(image)
+            (folder / f"{place}.tmp").rename(folder / place)
+            expected[place.encode()] = image
+            time.sleep(0.05)
+
+    growing = threading.Thread(target=grow, name="grow")
+    growing.start()
+    producer = subprocess.Popen(command(config, folder, "--follow"), stdout=subprocess.DEVNULL)
+    try:
+        while len(asyncio.run(held(broker, name))) < 30:
+            assert producer.poll() is None
+            time.sleep(0.1)
+    finally:
+        producer.send_signal(signal.SIGKILL)
+        producer.wait(30)
+    before = len(asyncio.run(held(broker, name)))
+    growing.join(60)
+    assert before < len(expected), "the kill came too late to show anything"
+    done = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=120, check=True)
+    records = asyncio.run(held(broker, name))
+    # A batch that was acknowledged but not noted when the kill came is there twice; all that came before is not.
+    assert len(records) == before + json.loads(done.stdout)["records"]
+    assert {key: value for key, value, _ in records} == expected
+    assert all(headers["label"] == (key or b"").split(b"/")[0] for key, _, headers in records)
+    twice = Counter(key for key, _, _ in records)
+    assert sum(count - 1 for count in twice.values()) < before
+    again = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(again.stdout)["records"] == 0
+
+    learnt = run_forked(["run", "-c", str(config), "--until", "now"], cwd=ROOT, env=os.environ)
+    assert learnt.returncode == 0, learnt.stderr
+    newest = max(tmp_path.glob("checkpoints/photos/checkpoints/*/ledger.json"))
+    (partition,) = json.loads(newest.read_text())["partitions"].values()
+    assert (partition["learnt"], partition["set_aside"]) == (len(records), {})
+
+
+def test_each_line_is_a_record_and_each_bad_file_is_counted_once(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+    name, folder = topic(), tmp_path / "lines"
+    config = made_config(tmp_path, broker, name)
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(b"x,y\r\n1,2\r\n\r\n3,4")
+    (folder / "b.csv").write_bytes(b"")
+    (folder / "c.csv").write_bytes(b"x,y\n5,6\n" + b"7" * (LARGEST_RECORD + 1) + b"\n8,9\n")
+    (folder / "d.csv.part").write_bytes(b"x,y\n1,1\n")
+    (folder / "e.csv").write_bytes(b"x,y\n" + b"".join(b"%d,0\n" % number for number in range(2500)))
+    typed = command(config, folder, "--lines", "--header", "--json")
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    expected = [b"1,2", b"3,4", b"5,6", *(b"%d,0" % number for number in range(2500))]
+    answer = {"topic": name, "files": 2, "records": len(expected), "bad": {"empty": 1, "line_too_large": 1}}
+    assert json.loads(done.stdout) == answer
+    assert "b.csv: empty;" in done.stderr
+    assert [value for _, value, _ in asyncio.run(held(broker, name))] == expected
+    assert json.loads(subprocess.run(typed, capture_output=True, timeout=60, check=True).stdout)["bad"] == {}
