@@ -217,7 +217,10 @@ def fill(plan: Plan, bootstrap: str) -> None:
 
 def run(case: Case) -> Run:
     """Run a case in a process of its own; what it printed last."""
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **({} if case.root == ROOT else {"PYTHONPATH": str(case.root)})}
+    # One thread of BLAS: those of an earlier tree may spin, which would flatter ours beside it.
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1"}
+    if case.root != ROOT:
+        quiet["PYTHONPATH"] = str(case.root)
     done = subprocess.run(
         case.command(), capture_output=True, text=True, timeout=CASE_AT_MOST_S, env=quiet, cwd=case.root, check=False
     )

@@ -70,6 +70,7 @@ class SentFiles:
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. ConfigError if another process has it, or if it cannot be written."""
+        self._path = path
         try:
             self._base = sqlite3.connect(path, timeout=0, isolation_level=None)
             self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -91,10 +92,16 @@ class SentFiles:
         return row
 
     def commit(self, rows: list[tuple[bytes, int, int, str]]) -> None:
-        """Make the outcome of these files durable, all or none."""
-        self._base.execute("BEGIN")
-        self._base.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
-        self._base.execute("COMMIT")
+        """Make the outcome of these files durable, all or none. ConfigError if there is no room."""
+        try:
+            self._base.execute("BEGIN")
+            self._base.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+            self._base.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"--state: {self._path} cannot be written ({error}); make room and start again: the last batch is sent "
+                "once more"
+            ) from error
 
     def close(self) -> None:
         """Let another process have it."""

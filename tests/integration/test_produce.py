@@ -100,12 +100,12 @@ def test_model_learns_each_image_of_a_growing_folder_over_a_kill(tmp_path: Path,
     assert before < len(expected), "the kill came too late to show anything"
     done = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=120, check=True)
     records = asyncio.run(held(broker, name))
-    # A batch that was acknowledged but not noted when the kill came is there twice; all that came before is not.
+    # What was acknowledged but not noted when the kill came is there twice: what came between two looks.
     assert len(records) == before + json.loads(done.stdout)["records"]
     assert {key: value for key, value, _ in records} == expected
     assert all(headers["label"] == (key or b"").split(b"/")[0] for key, _, headers in records)
     twice = Counter(key for key, _, _ in records)
-    assert sum(count - 1 for count in twice.values()) < before
+    assert sum(count - 1 for count in twice.values()) < before / 2
     again = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(again.stdout)["records"] == 0
 

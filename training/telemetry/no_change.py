@@ -61,7 +61,8 @@ class Pairs:
         terms = []
         for score in scores:
             of_rows = score.repeat.terms(self.labels, self.before)
-            terms.append(self.weights @ of_rows if score.weighted else of_rows.sum(axis=0))
+            # Not by `@`: so many rows wake the threads of BLAS, which then spin until the next call, for good.
+            terms.append(np.einsum("i,ij->j", self.weights, of_rows) if score.weighted else of_rows.sum(axis=0))
         return np.concatenate([[len(self.labels), self.weights.sum()], *terms])
 
 
