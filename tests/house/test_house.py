@@ -95,6 +95,18 @@ def test_every_python_file_of_the_tree_is_type_checked() -> None:
     assert sorted(name for name in modules if name.partition("/")[0] not in checked) == []
 
 
+def test_nothing_multiplies_matrices_in_numpy() -> None:
+    """It would wake the threads of BLAS, which spin until the next call: a whole core, where the calls are frequent."""
+    multiplied = [
+        f"{_name(path)}:{node.lineno}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in {"consumers", "pipelines", "training"}
+        for node in nodes_of(path)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+    ]
+    assert multiplied == []
+
+
 def test_no_module_is_long() -> None:
     lengths = {_name(path): len(path.read_text().splitlines()) for path in MODULES}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

@@ -109,7 +109,7 @@ class ClassBalance:
         """Return how the classes are balanced just now, by class: shares by the decayed counts, 0 before the first."""
         counts, weights = np.asarray(read(self.counts)), np.asarray(self.weights(), np.float64)
         before = counts / max(counts.sum(), 1.0)
-        after = before * weights / max(float(before @ weights), 1e-300)
+        after = before * weights / max(float((before * weights).sum()), 1e-300)
         shares = map(ClassFigures, before.tolist(), weights.tolist(), after.tolist())
         return dict(zip(self.options.classes, shares, strict=True))
 
