@@ -72,7 +72,7 @@ def test_help_imports_no_verb() -> None:
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
 
 
-_CLIENTS_OF_KAFKA = ("archive", "dead_letters", "demo", "init", "local", "pretrain", "prove", "rewind")
+_CLIENTS_OF_KAFKA = ("archive", "dead_letters", "demo", "init", "local", "pretrain", "produce", "prove", "rewind")
 
 
 @pytest.mark.parametrize(("library", "needed_by"), [("tensorflow", ()), ("keras", ()), ("aiokafka", _CLIENTS_OF_KAFKA)])
