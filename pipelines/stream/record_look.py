@@ -33,7 +33,7 @@ class RecordLook:
     """Looks at records."""
 
     def __init__(self, of: Callable[[str], TopicLook | None]) -> None:
-        """`of` gives what a topic's records are looked at by; None for those of a format that names no fields."""
+        """Look by what `of` returns for a topic; None means that its format names no fields."""
         self._of = of
 
     def __call__(self, chunk: Chunk, decoded: Decoded) -> tuple[tuple[int, Mapping[str, str]], ...]:
