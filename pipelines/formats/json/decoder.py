@@ -25,10 +25,10 @@ makes one row alone makes the same row in any text of such records: the parser c
 next (the types are given, fields that nobody asked for are skipped unread, and a byte order mark is skipped at the
 start only, where a `{` stands).
 
-A few records that are refused together are diagnosed (`faults`) before they are halved, and a few that the compiled code
-leaves before they are parsed at all. Those are out of which the parser is certain to say the same: text that is not
-JSON, or a value of another type than the parser was given. The reason of a refusal comes from the diagnosis in any
-case, so the verdict is the same too.
+A few records that are refused together are diagnosed (`faults`) before they are halved, and a few that the compiled
+code leaves before they are parsed at all. Those are out of which the parser is certain to say the same: text that is
+not JSON, or a value of another type than the parser was given. The reason of a refusal comes from the diagnosis in
+any case, so the verdict is the same too.
 
 UTF-8 is checked apart, since no parser does; a seam is ASCII, so joined text is UTF-8 if and only if each record
 is. Depth costs the parser memory, not stack. A `null` between two objects makes the parser read before the beginning
