@@ -18,7 +18,7 @@
     ├── HandoffEnded (EOFError)       everything was sent and received
     └── HandoffClosed (BrokenPipeError)      the receiver has closed the hand-off
 
-    DeadLettersStopped            the caller gave up, or the dead letters were stopped
+    DeadLettersStopped            the dead letters were stopped
 
 Every text says what is wrong, with which value, and what to do. `exit_code` is the exit code of the command line.
 """

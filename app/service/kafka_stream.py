@@ -13,7 +13,7 @@ from typing import Any
 from millrace.app.settings import Settings, to_decoder
 from millrace.app.settings.sections.records import to_look
 from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetters
-from millrace.consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
+from millrace.consumers.errors import HandoffBroken, TopicRecreatedError
 from millrace.consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
 from millrace.consumers.kafka.positions import Earliest, Latest
 from millrace.consumers.kafka.source import KafkaSource
@@ -23,7 +23,7 @@ from millrace.pipelines.shaping.shaper import Shaper, closed_by, open_shapers
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.blocks import Delivery
 from millrace.pipelines.stream.dataset import DatasetOptions, Deliveries
-from millrace.pipelines.stream.decode import DecodePool, Refused
+from millrace.pipelines.stream.decode import DecodePool, OnRefused, Refused
 from millrace.pipelines.stream.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from millrace.pipelines.stream.row_order import EventTimeOrder, MixtureOrder, RotationOptions
 from millrace.training.stream import StreamEnded, StreamStart, TopicsRecreated
@@ -303,41 +303,39 @@ def feed_options(settings: Settings) -> FeedOptions:
 
 def posting(
     dead_letters: DeadLetters, name: str, stopped: Callable[[], bool], *, framed: Collection[str] = ()
-) -> Callable[[Chunk, Refused], None]:
+) -> OnRefused:
     """Return a callback that posts refused records as dead letters.
 
     Values of the topics of `framed` begin with a schema's number.
 
-    It waits for room, but only for a moment, so that the trainer still gets its ticks; then it raises TimeoutError.
+    It waits for room, but only for a moment, so that the trainer still gets its ticks.
     """
 
-    def post(chunk: Chunk, refused: Refused) -> None:
+    def post(chunk: Chunk, refused: Sequence[Refused]) -> int:
         gives_up_at = time.monotonic() + _ROOM_S
-        letter = letter_of(chunk, refused, name, framed=chunk.partition.topic in framed)
-        try:
-            dead_letters.put(letter, lambda: stopped() or time.monotonic() >= gives_up_at)
-        except DeadLettersStopped:
-            if time.monotonic() < gives_up_at:  # they were stopped
-                raise
-            raise TimeoutError(f"no room for a dead letter within {_ROOM_S:g} s") from None
+        letters = letters_of(chunk, refused, name, framed=chunk.partition.topic in framed)
+        return dead_letters.put(letters, lambda: stopped() or time.monotonic() >= gives_up_at)
 
     return post
 
 
-def letter_of(chunk: Chunk, refused: Refused, name: str, *, framed: bool) -> DeadLetter:
-    """Return the dead letter of a refused record: its bytes, and the reason."""
+def letters_of(chunk: Chunk, refused: Sequence[Refused], name: str, *, framed: bool) -> list[DeadLetter]:
+    """Return the dead letters of refused records: their bytes, and the reasons."""
     # The offsets of a chunk ascend, with gaps.
-    at = int(chunk.offsets.searchsorted(refused.offset))
-    return DeadLetter(
-        partition=chunk.partition,
-        offset=refused.offset,
-        timestamp_ms=int(chunk.timestamps[at]),
-        key=chunk.keys[at],
-        value=chunk.values[at],
-        headers=chunk.headers[at],
-        reason=refused.reason,
-        field=refused.field,
-        detail=refused.detail,
-        framed=framed,
-        model=name,
-    )
+    rows = chunk.offsets.searchsorted([one.offset for one in refused])
+    return [
+        DeadLetter(
+            partition=chunk.partition,
+            offset=one.offset,
+            timestamp_ms=timestamp,
+            key=chunk.keys[row],
+            value=chunk.values[row],
+            headers=chunk.headers[row],
+            reason=one.reason,
+            field=one.field,
+            model=name,
+            detail=one.detail,
+            framed=framed,
+        )
+        for one, row, timestamp in zip(refused, rows.tolist(), chunk.timestamps[rows].tolist(), strict=True)
+    ]

@@ -41,15 +41,24 @@ class Backlog:
         self._stalled_since: float | None = None
         self._closed = False
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool]) -> None:
-        """Accept the letter, and wait for room first. Raises DeadLettersStopped once `stopped()`, or after `close`."""
+    def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool]) -> int:
+        """Accept as many of the letters, in their order, as there is room for; wait until there is room for one.
+
+        Return how many are accepted: none once `stopped()`. Raises DeadLettersStopped after `close`.
+        """
         with self._changed:
-            while not self._has_room(letter):
+            self._check_open()
+            while letters and not self._has_room(letters[0]):
                 if stopped():
-                    raise DeadLettersStopped("gave up waiting for room")
+                    return 0
                 # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
-            self._take(letter)
+                self._check_open()
+            for at, letter in enumerate(letters):
+                if not self._has_room(letter):
+                    return at
+                self._take(letter)
+        return len(letters)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""
@@ -154,5 +163,4 @@ class Backlog:
             raise DeadLettersStopped("the dead letters were stopped")
 
     def _has_room(self, letter: DeadLetter) -> bool:
-        self._check_open()
         return not self._waiting or self._nbytes + letter.nbytes <= self._options.capacity_bytes

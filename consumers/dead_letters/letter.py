@@ -7,10 +7,11 @@ does not import aiokafka. The sink that writes to a topic is in `consumers.dead_
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, Protocol
+from functools import lru_cache
+from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from millrace.consumers.metric import PartFigures, counter, gauge
 from millrace.consumers.reasons import Reason
@@ -37,8 +38,7 @@ class Absence(StrEnum):
     """So many letters waited that reading the record would have held them up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
     """A record that was set aside, with its origin and the reason."""
 
     partition: Partition
@@ -50,12 +50,12 @@ class DeadLetter:
     reason: Reason
     field: str | None
     """The field that the reason is about; None where it is not about one field."""
+    model: str
+    """The `name` of the config that set it aside."""
     detail: str | None = None
     """What is wrong with the schema that wrote the record, in words; None where the record is at fault."""
     framed: bool = False
     """Whether values are in Confluent's wire format: a zero byte, the number of a schema, what it describes."""
-    model: str
-    """The `name` of the config that set it aside."""
     absent: Absence | None = None
     """Why it has no timestamp, key, value and headers; None where it has those of the record."""
 
@@ -69,25 +69,41 @@ class DeadLetter:
     @property
     def nbytes(self) -> int:
         """Its approximate size in memory."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers) if self.headers else 0
         return _LETTER_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     def all_headers(self) -> list[tuple[str, bytes]]:
         """Return the headers of the letter: ours, then the record's own, except those that begin with our prefix."""
-        ours = {
-            "millrace.topic": self.partition.topic,
-            "millrace.partition": str(self.partition.number),
-            "millrace.offset": str(self.offset),
-            "millrace.timestamp": str(self.timestamp_ms),
-            "millrace.reason": str(self.reason),
-            "millrace.field": self.field,
-            "millrace.schema": None if self.schema is None else str(self.schema),
-            "millrace.detail": self.detail,
-            "millrace.name": self.model,
-            "millrace.without_record": self.absent,
-        }
-        theirs = [(name, value) for name, value in self.headers if not name.startswith(HEADER_PREFIX)]
-        return [(name, text.encode()) for name, text in ours.items() if text is not None] + theirs
+        where, why, name = _alike(self.partition, self.reason, self.field, self.model)
+        place = ("millrace.offset", b"%d" % self.offset), ("millrace.timestamp", b"%d" % self.timestamp_ms)
+        ours = [*where, *place, *why]
+        if self.framed and (schema := self.schema) is not None:
+            ours.append(("millrace.schema", b"%d" % schema))
+        if self.detail is not None:
+            ours.append(("millrace.detail", self.detail.encode()))
+        ours.append(name)
+        if self.absent is not None:
+            ours.append(("millrace.without_record", self.absent.value.encode()))
+        if self.headers:
+            ours += [(name, value) for name, value in self.headers if not name.startswith(HEADER_PREFIX)]
+        return ours
+
+
+_Header: TypeAlias = tuple[str, bytes]
+
+
+@lru_cache(1024)
+def _alike(
+    partition: Partition, reason: Reason, field: str | None, model: str
+) -> tuple[tuple[_Header, ...], tuple[_Header, ...], _Header]:
+    """Return the headers that many letters have alike: of the partition, of the reason, of the model."""
+    topic, number = partition
+    about = () if field is None else (("millrace.field", field.encode()),)
+    return (
+        (("millrace.topic", topic.encode()), ("millrace.partition", b"%d" % number)),
+        (("millrace.reason", reason.value.encode()), *about),
+        ("millrace.name", model.encode()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +158,11 @@ def never_stopped() -> bool:
 class DeadLetters(Protocol):
     """Accepts the records that are set aside. Any thread may use it."""
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:
-        """Accept the letter; when full, wait for room first. Raises DeadLettersStopped once `stopped` is true."""
+    def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool] = never_stopped) -> int:
+        """Accept the letters in their order, and when full wait for room until `stopped` is true.
+
+        Return how many are accepted. Raises DeadLettersStopped after `stop`.
+        """
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter even when full.
@@ -205,8 +224,11 @@ class CountedOnly:
         self._lock = threading.Lock()
         self._counts = ReasonCounts()
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:  # noqa: ARG002 - never waits
-        self.put_at_once(letter)
+    def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool] = never_stopped) -> int:  # noqa: ARG002 - never waits
+        with self._lock:
+            for letter in letters:
+                self._counts.add(letter)
+        return len(letters)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         with self._lock:

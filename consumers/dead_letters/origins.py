@@ -67,8 +67,10 @@ class OriginReader:
         `waiting` is the number of letters in the backlog.
         """
         unread = {index: letter for index, letter in letters.items() if letter.absent is Absence.UNREAD}
+        if not unread:
+            return dict(letters)
         held = sum(letter.nbytes for index, letter in letters.items() if index not in unread)
-        if not unread or held >= _MOST_BYTES:
+        if held >= _MOST_BYTES:
             return dict(letters)
         if waiting > _MOST_WAITING:
             return {**letters, **self._give_up(unread, Absence.TOO_MANY)}
@@ -109,8 +111,7 @@ class OriginReader:
         late = {} if failure is None else {index: unread[index] for index in unread if index not in found}
         return {
             **{
-                index: replace(
-                    unread[index],
+                index: unread[index]._replace(
                     timestamp_ms=record.timestamp,
                     key=record.key,
                     value=record.value,
@@ -150,7 +151,7 @@ class OriginReader:
             self._without[why] += len(letters)
             counts = ", ".join(f"{count} {reason}" for reason, count in self._without.items())
             log.warning("dead letters that say only where their records are, so far: %s%s", counts, more)
-        return {index: replace(letter, absent=why) for index, letter in letters.items()}
+        return {index: letter._replace(absent=why) for index, letter in letters.items()}
 
 
 async def _poll(client: KafkaClient, wanted: _Wanted) -> dict[Partition, tuple[int, Sequence[FetchedRecord]]]:

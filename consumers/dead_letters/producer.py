@@ -99,10 +99,10 @@ def shortened_contents_of(letter: DeadLetter) -> LetterContents:
 __all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
 
 
-_WINDOW = 500
+_WINDOW = 2000
 _WINDOW_BYTES = 1024 * 1024
 _BATCH_BYTES = 256 * 1024
-_GATHER_S = 0.02
+_GATHER_S = 0.05
 """How long a window waits for more letters, as each window costs something beside its letters."""
 _RETRY_S = 0.5
 _SPARE_S = 2.0
@@ -149,13 +149,16 @@ class KafkaDeadLetters:
             self._loop.stop(_SPARE_S)
             raise
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:
-        """Accept the letter; when full, wait for room first.
+    def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool] = never_stopped) -> int:
+        """Accept the letters in their order, and when full wait for room until `stopped` is true.
 
-        Raises DeadLettersStopped once `stopped` is true, or after `stop`.
+        Return how many are accepted. Raises DeadLettersStopped after `stop`.
         """
-        self._backlog.put(letter, stopped)
-        self._wake_sender()
+        accepted = 0
+        while accepted < len(letters) and (some := self._backlog.put(letters[accepted:], stopped)):
+            self._wake_sender()  # it makes room for the next ones
+            accepted += some
+        return accepted
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter even beyond the capacity. Raises DeadLettersStopped after `stop`."""
@@ -372,8 +375,9 @@ class _LetterSender:
         """Return a letter whole, or shortened where it is too large."""
         letter = window.left[index]
         if index not in window.too_large:
-            whole = contents_of(letter)
-            if whole.nbytes <= self._options.max_request_bytes:
+            whole, most = contents_of(letter), self._options.max_request_bytes
+            # Of a letter that is far from the limit the size in a request need not be known.
+            if letter.nbytes <= most // 2 or whole.nbytes <= most:
                 return whole
             self._mark_too_large(window, index)
         return shortened_contents_of(letter)

@@ -2,8 +2,8 @@
 
 Owns a few threads, and the chunks and results between `submit` and `next`. `submit` never waits: the caller bounds
 what is in flight, by `statistics()`. `next` returns results in order on the caller's thread, after `admits` has let the
-chunk pass and the dead-letter callback has received each refused record, also in order. If the callback raises, it
-receives that record again next time. A chunk whose decoding raised is never skipped: `next` raises the same error again
+chunk pass and the dead-letter callback has accepted each refused record, also in order; those that it has not accepted
+it receives again next time. A chunk whose decoding raised is never skipped: `next` raises the same error again
 until `discard`. A chunk that lacks something which is not known yet, as a schema, is decoded again every tenth of a
 second, and meanwhile nothing is returned. The pool ends with `close`, which waits for the chunks that are being decoded
 and drops their results.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -274,6 +274,10 @@ def _nbytes(column: Column) -> int:
     return column.nbytes + _OBJECT_BYTES * len(strings) + sum(map(len, strings))
 
 
+OnRefused: TypeAlias = Callable[[Chunk, Sequence[Refused]], int]
+"""Is given refused records of a chunk, in their order, and returns how many of them it has accepted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStatistics:
     """What a decode pool holds at one moment."""
@@ -297,7 +301,7 @@ class _Submitted:
     nbytes: int
     """Its memory, undecoded or decoded, whichever is more: rows may be padded."""
     reported: int = 0
-    """How many of its refused records the callback has received."""
+    """How many of its refused records the callback has accepted."""
     again_at: float | None = None
     """When it is to be decoded again, by the monotonic clock; None where it lacks nothing."""
     ask_in_s: float = _ASK_FIRST_S
@@ -314,7 +318,7 @@ class DecodePool:
         decoder: Decoder,
         *,
         threads: int,
-        on_refused: Callable[[Chunk, Refused], None] | None = None,
+        on_refused: OnRefused | None = None,
         admits: Callable[[Decoded], bool] | None = None,
         look: Callable[[Chunk, Decoded], tuple[tuple[int, Mapping[str, str]], ...]] | None = None,
     ) -> None:
@@ -368,8 +372,8 @@ class DecodePool:
         """Return the next chunk in the order of submission; raise TimeoutError if it is not decoded in time.
 
         Raise also what the decoding or the callback raised; the next call tries the same chunk again, as none may be
-        skipped. A callback that finds no room in time raises a TimeoutError too. So does `next` for a chunk that is not
-        admitted, and for one that cannot be decoded yet, once it has waited for `timeout`.
+        skipped. It raises TimeoutError too where the callback has not accepted all refused records, for a chunk that is
+        not admitted, and for one that cannot be decoded yet, once it has waited for `timeout`.
         """
         gives_up_at = math.inf if timeout is None else time.monotonic() + timeout
         while True:
@@ -386,11 +390,10 @@ class DecodePool:
                 continue
             self._lacking = None
             self._await_admission(head, decoded, timeout)
-            # The callback gets each refused record once, also if it raises in between.
-            if self._on_refused is not None:
-                for refused in decoded.refused[head.reported :]:
-                    self._on_refused(head.chunk, refused)
-                    head.reported += 1
+            if self._on_refused is not None and head.reported < len(decoded.refused):
+                head.reported += self._on_refused(head.chunk, decoded.refused[head.reported :])
+                if head.reported < len(decoded.refused):
+                    raise TimeoutError("some refused records are not accepted yet")
             with self._changed:
                 # Another thread may have discarded the head while the callback ran.
                 if self._queue and self._queue[0] is head:

@@ -29,7 +29,7 @@ from millrace.consumers.handoff import Pick, ReceiveEnd, joined
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.stream.assemble import Assembler
 from millrace.pipelines.stream.blocks import Block, BlockFacts
-from millrace.pipelines.stream.decode import DecodePool, Refused
+from millrace.pipelines.stream.decode import DecodePool, OnRefused, Refused
 from millrace.pipelines.stream.row_order import RotationOrder, draining
 from millrace.pipelines.stream.slices import SkipRange, within
 
@@ -449,15 +449,15 @@ class Feed:
         return self._in_flight[partition] + self._assembler.waiting(partition)
 
 
-def unless_skipped(
-    skips: Sequence[SkipRange], on_refused: Callable[[Chunk, Refused], None]
-) -> Callable[[Chunk, Refused], None]:
+def unless_skipped(skips: Sequence[SkipRange], on_refused: OnRefused) -> OnRefused:
     """Return a callback that passes refused records on, but not skipped ones: these are no dead letters."""
     if not skips:
         return on_refused
 
-    def pass_on(chunk: Chunk, refused: Refused) -> None:
-        if within(skips, chunk.partition, np.array([refused.offset]))[0] < 0:
-            on_refused(chunk, refused)
+    def pass_on(chunk: Chunk, refused: Sequence[Refused]) -> int:
+        skipped = within(skips, chunk.partition, np.array([one.offset for one in refused])) >= 0
+        left = np.flatnonzero(~skipped)
+        accepted = on_refused(chunk, [refused[at] for at in left.tolist()]) if len(left) else 0
+        return int(left[accepted]) if accepted < len(left) else len(refused)
 
     return pass_on

@@ -127,7 +127,7 @@ class Rig:
         self.source = Source(SourceMeter())
         schema = Schema(features=(Field(name="id", source="id", dtype="int64"),))
         self.handoff = Handoff(capacity_bytes=1 << 20, partitions=2)
-        self.pool = DecodePool(RawDecoder(schema), threads=1, on_refused=lambda _chunk, _refused: None)
+        self.pool = DecodePool(RawDecoder(schema), threads=1, on_refused=lambda _chunk, refused: len(refused))
         options = AssembleOptions(batch_size=4, batches_per_call=2, max_wait_s=0.01)
         assembler = Assembler(schema, options, [P0, P1], incarnation=1, skips=())
         self.feed = Feed(self.handoff, self.pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=0.02))

@@ -63,14 +63,14 @@ def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_aga
     try:
         handoff = Handoff(capacity_bytes=1 << 20)
         source.begin(0, source.resolve_start(Earliest()), handoff)
-        letters.put(_letter(0))
+        letters.put([_letter(0)])
         assert letters.wait_acknowledged(1, 30)
         wait_for(lambda: source.commit({partition: 0}).result(20))
 
         caplog.clear()
         mortal.kill()
         wait_for(lambda: not source.statistics().connected)
-        letters.put(_letter(1))
+        letters.put([_letter(1)])
         wait_for(lambda: letters.statistics().last_error)
         assert source.commit({partition: 0}).result(20) is False
         again = Handoff(capacity_bytes=1 << 20)

@@ -12,7 +12,7 @@ from aiokafka.structs import ConsumerRecord
 
 from millrace.consumers.dead_letters.backlog import BacklogOptions
 from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
-from millrace.consumers.errors import DeadLettersStopped, TopicMissingError
+from millrace.consumers.errors import TopicMissingError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
@@ -53,7 +53,7 @@ def test_letters_arrive_in_order_as_they_were_with_origin_and_reason(broker: str
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
     letters.start(30)
     for offset in range(1200):
-        letters.put(letter(offset, field="price"))
+        letters.put([letter(offset, field="price")])
     assert letters.sequence() == 1200
     assert letters.wait_acknowledged(1200, 30)
     statistics = letters.statistics()
@@ -92,7 +92,7 @@ def test_letters_of_one_key_stand_where_kafkas_clients_put_that_key(broker: str,
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
     letters.start(30)
     for offset, key in enumerate(keys):
-        letters.put(letter(offset, key=key))
+        letters.put([letter(offset, key=key)])
     assert letters.wait_acknowledged(len(keys), 30)
     assert letters.stop(10) == 0
     asyncio.run(send())
@@ -104,7 +104,7 @@ def test_letters_that_are_too_many_for_one_batch_of_the_topic_arrive_whole(broke
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
     letters.start(30)
     for offset in range(40):
-        letters.put(letter(offset, value=b"v" * 1_000))
+        letters.put([letter(offset, value=b"v" * 1_000)])
     assert letters.wait_acknowledged(40, 30)
     assert letters.statistics().shortened == 0
     assert letters.stop(10) == 0
@@ -126,7 +126,7 @@ def test_letters_that_come_one_by_one_are_sent_several_at_a_time(
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
     letters.start(30)
     for offset in range(count):
-        letters.put(letter(offset))
+        letters.put([letter(offset)])
         time.sleep(0.004)
     assert letters.wait_acknowledged(count, 30)
     assert letters.stop(10) == 0
@@ -140,7 +140,7 @@ def test_letters_that_take_longer_than_one_attempt_get_through(broker: str, topi
     letters = KafkaDeadLetters(options(broker, request_timeout_ms=200), DeadLetterOptions(topic=name))
     letters.start(30)
     for offset in range(500):
-        letters.put(letter(offset, value=b"v" * 1_000))
+        letters.put([letter(offset, value=b"v" * 1_000)])
     assert letters.wait_acknowledged(500, 60)
     assert letters.stop(10) == 0
 
@@ -156,10 +156,10 @@ def test_a_tombstone_and_a_giant_arrive_in_a_form_that_the_topic_takes(broker: s
     name = topic(max_message_bytes=100_000)
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
     letters.start(30)
-    letters.put(letter(0, key=None, value=None))
-    letters.put(letter(1, value=b"a" * 200_000))  # more than the topic takes
-    letters.put(letter(2, value=b"b" * 20_000_000, key=b"k" * 2_000_000))  # more than the client sends
-    letters.put(letter(3))
+    letters.put([letter(0, key=None, value=None)])
+    letters.put([letter(1, value=b"a" * 200_000)])  # more than the topic takes
+    letters.put([letter(2, value=b"b" * 20_000_000, key=b"k" * 2_000_000)])  # more than the client sends
+    letters.put([letter(3)])
     assert letters.wait_acknowledged(4, 30)
     assert letters.statistics().shortened == 2
     assert letters.stop(10) == 0
@@ -184,7 +184,7 @@ def test_a_topic_that_goes_away_holds_letters_back_and_shows_why(
     sink = DeadLetterOptions(topic=name, backlog=BacklogOptions(capacity_bytes=letter().nbytes))
     letters = KafkaDeadLetters(options(broker, request_timeout_ms=1000), sink)
     letters.start(30)
-    letters.put(letter(0))
+    letters.put([letter(0)])
     assert letters.wait_acknowledged(1, 30)
 
     async def delete() -> None:
@@ -194,9 +194,8 @@ def test_a_topic_that_goes_away_holds_letters_back_and_shows_why(
         await admin.close()
 
     asyncio.run(delete())
-    letters.put(letter(1))
+    letters.put([letter(1)])
     wait_for(lambda: letters.statistics().last_error)
     assert not letters.wait_acknowledged(2, 0)
-    with pytest.raises(DeadLettersStopped):
-        letters.put(letter(2), stopped=lambda: True)
+    assert letters.put([letter(2)], stopped=lambda: True) == 0
     assert letters.stop(4) == 1

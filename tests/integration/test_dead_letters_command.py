@@ -37,17 +37,19 @@ def config(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         sink = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
         sink.start(30)
         sink.put(
-            DeadLetter(
-                partition=Partition("clicks", 3),
-                offset=100 + place,
-                timestamp_ms=1_763_694_000_000,
-                key=CANARY.encode(),
-                value=value,
-                headers=(("trace", b"1"),),
-                reason=reason,
-                field=field,
-                model="clicks-model",
-            )
+            [
+                DeadLetter(
+                    partition=Partition("clicks", 3),
+                    offset=100 + place,
+                    timestamp_ms=1_763_694_000_000,
+                    key=CANARY.encode(),
+                    value=value,
+                    headers=(("trace", b"1"),),
+                    reason=reason,
+                    field=field,
+                    model="clicks-model",
+                )
+            ]
         )
         assert sink.wait_acknowledged(1, 30)
         assert sink.stop(10) == 0

@@ -74,7 +74,7 @@ def test_letters_whose_right_is_taken_away_wait_and_are_sent_once_it_is_back(ser
     try:
         asyncio.run(_change(servers, CreateAclsRequest, topic, code))
         wait_for(lambda: _refused(servers, topic), 30)  # so the list is in force
-        sink.put(letter(7))
+        sink.put([letter(7)])
         wait_for(lambda: "TopicAuthorizationFailedError" in (sink.statistics().last_error or ""), 30)
         wait_for(lambda: sink.stalled_s > 2, 30)
         assert (sink.statistics().waiting, sink.statistics().acknowledged) == (1, 0)

@@ -103,8 +103,7 @@ def scene(broker: str, topic: MakeTopic, wait_for: WaitFor, tmp_path: Path) -> S
     options = KafkaOptions(bootstrap_servers=(broker,), topics=(letters,), group_id="g")
     sink = KafkaDeadLetters(options, DeadLetterOptions(topic=letters, max_request_bytes=LARGEST))
     sink.start(30)
-    for one in (*GO, *STAY):
-        sink.put(one)
+    sink.put((*GO, *STAY))
     assert sink.stop(30) == 0
     config = tmp_path / "clicks.yaml"
     config.write_text(

@@ -204,9 +204,9 @@ def test_a_start_that_sets_all_aside_says_which_field_and_the_way_back(api: Clie
         return [problem for problem in api.seen("/status")["problems"] if problem["problem"] == "nothing_learnt"]
 
     for offset in range(99):
-        rig.running.dead_letters.put(_letter(offset, Reason.MISSING, field="click"))
+        rig.running.dead_letters.put([_letter(offset, Reason.MISSING, field="click")])
     assert not problems()
-    rig.running.dead_letters.put(_letter(99, Reason.MALFORMED))
+    rig.running.dead_letters.put([_letter(99, Reason.MALFORMED)])
     (problem,) = problems()
     assert problem["what"] == (
         "Nothing is learnt: all 100 records that came were set aside, most as missing (field 'click')."

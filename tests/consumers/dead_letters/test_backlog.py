@@ -44,7 +44,7 @@ def test_a_letter_carries_its_origin_and_reason_before_its_own_headers() -> None
 def test_letters_leave_in_order_and_only_when_settled() -> None:
     backlog = Backlog(BacklogOptions())
     for offset in range(5):
-        backlog.put(letter(offset), never)
+        backlog.put([letter(offset)], never)
     assert [waiting.offset for waiting in backlog.oldest(3, 10**6)] == [0, 1, 2]
     backlog.acknowledge(2)
     assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [2, 3, 4]
@@ -57,28 +57,38 @@ def test_letters_leave_in_order_and_only_when_settled() -> None:
 
 def test_a_full_backlog_makes_put_wait_until_a_letter_is_settled() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=letter().nbytes))
-    backlog.put(letter(0), never)
+    backlog.put([letter(0)], never)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(backlog.put, letter(1), never)
+        waiting = pool.submit(backlog.put, [letter(1)], never)
         assert backlog.sequence() == 1
         backlog.acknowledge(1)
-        waiting.result(20)
+        assert waiting.result(20) == 1
     assert [left.offset for left in backlog.oldest(9, 10**6)] == [1]
     assert backlog.statistics().peak_bytes <= letter().nbytes
 
 
+def test_of_several_letters_those_are_accepted_that_there_is_room_for() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=2 * letter().nbytes))
+    given = [letter(offset) for offset in range(5)]
+    assert backlog.put(given, never) == 2
+    assert backlog.put(given[2:], lambda: True) == 0
+    backlog.acknowledge(1)
+    assert backlog.put(given[2:], never) == 1
+    assert [left.offset for left in backlog.oldest(9, 10**6)] == [1, 2]
+    assert backlog.put([], never) == 0
+
+
 def test_a_letter_larger_than_the_bound_is_accepted_alone() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=10))
-    backlog.put(letter(value=b"x" * 1000), never)
-    with pytest.raises(DeadLettersStopped):
-        backlog.put(letter(), lambda: True)
+    backlog.put([letter(value=b"x" * 1000)], never)
+    assert backlog.put([letter()], lambda: True) == 0
 
 
 def test_close_releases_a_put_that_waits_for_room_without_accepting_the_letter() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=1))
-    backlog.put(letter(), never)
+    backlog.put([letter()], never)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(backlog.put, letter(1), never)
+        waiting = pool.submit(backlog.put, [letter(1)], never)
         assert backlog.close() == 1
         with pytest.raises(DeadLettersStopped):
             waiting.result(20)
@@ -87,14 +97,13 @@ def test_close_releases_a_put_that_waits_for_room_without_accepting_the_letter()
 
 def test_put_at_once_accepts_a_letter_in_its_turn_when_there_is_no_room() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=letter().nbytes))
-    backlog.put(letter(0), never)
+    backlog.put([letter(0)], never)
     for offset in (1, 2):
         backlog.put_at_once(letter(offset))
     assert backlog.full
     assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [0, 1, 2]
     backlog.acknowledge(2)
-    with pytest.raises(DeadLettersStopped):
-        backlog.put(letter(3), lambda: True)
+    assert backlog.put([letter(3)], lambda: True) == 0
     backlog.close()
     with pytest.raises(DeadLettersStopped):
         backlog.put_at_once(letter(3))
@@ -103,7 +112,7 @@ def test_put_at_once_accepts_a_letter_in_its_turn_when_there_is_no_room() -> Non
 
 def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> None:
     backlog = Backlog(BacklogOptions())
-    backlog.put(letter(), never)
+    backlog.put([letter()], never)
     assert not backlog.wait_acknowledged(1, 0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(backlog.wait_acknowledged, 1, 20)
@@ -115,7 +124,7 @@ def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> No
 def test_without_a_topic_letters_are_counted_by_reason_and_nothing_waits() -> None:
     sink = CountedOnly()
     for reason in (Reason.EMPTY, Reason.EMPTY, Reason.NOT_FINITE):
-        sink.put(letter(reason=reason))
+        sink.put([letter(reason=reason)])
     assert sink.sequence() == 3
     assert sink.wait_acknowledged(3, 0)
     assert sink.statistics().by_reason == {Reason.EMPTY: 2, Reason.NOT_FINITE: 1}

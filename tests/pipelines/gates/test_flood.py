@@ -1,13 +1,15 @@
 """The flood gate: what is a flood, what is none, and what happens behind one."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from millrace.consumers.reasons import Reason
-from millrace.consumers.records import Partition
+from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import make_decoder
 from millrace.pipelines.gates.flood import FEWEST_BAD, SHORT_S, FloodGate, Judged, PauseAboveSettings, judged
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.stream.decode import DecodePool
+from millrace.pipelines.stream.decode import DecodePool, Refused
 from millrace.training.ledger.interventions import Skip
 from tests.pipelines.stream.test_decode import chunk_of
 
@@ -148,10 +150,15 @@ def test_skipped_records_count_neither_as_bad_nor_as_good() -> None:
 
 def test_a_pool_keeps_a_chunk_that_is_not_admitted_and_reports_none_of_its_records() -> None:
     open_now, told = [False], list[int]()
+
+    def tell(_: Chunk, refused: Sequence[Refused]) -> int:
+        told.extend(one.offset for one in refused)
+        return len(refused)
+
     pool = DecodePool(
         make_decoder("json", SCHEMA),
         threads=1,
-        on_refused=lambda _, refused: told.append(refused.offset),
+        on_refused=tell,
         admits=lambda _: open_now[0],
     )
     pool.submit(chunk_of([BAD, GOOD, BAD]))

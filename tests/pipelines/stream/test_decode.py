@@ -13,7 +13,7 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.formats import DecodedValues, Decoder, make_decoder
 from millrace.pipelines.schema import Field, Schema
-from millrace.pipelines.stream.decode import DecodePool, Refused, decode_chunk
+from millrace.pipelines.stream.decode import DecodePool, OnRefused, Refused, decode_chunk
 
 SCHEMA = Schema(
     features=(
@@ -94,7 +94,7 @@ class Broken:
 def make_pool() -> Iterator[Callable[..., DecodePool]]:
     pools: list[DecodePool] = []
 
-    def make(decoder: Decoder, on_refused: Callable[[Chunk, Refused], None] | None = None) -> DecodePool:
+    def make(decoder: Decoder, on_refused: OnRefused | None = None) -> DecodePool:
         pools.append(DecodePool(decoder, threads=2, on_refused=on_refused))
         return pools[-1]
 
@@ -177,10 +177,12 @@ def test_refused_records_are_told_in_order_before_their_chunk_is_handed_out(
     make_pool: Callable[..., DecodePool],
 ) -> None:
     told: list[tuple[int, str]] = []
-    pool = make_pool(
-        make_decoder("json", BARE),
-        lambda _, refused: told.append((refused.offset, threading.current_thread().name)),
-    )
+
+    def tell(_: Chunk, refused: Sequence[Refused]) -> int:
+        told.extend((one.offset, threading.current_thread().name) for one in refused)
+        return len(refused)
+
+    pool = make_pool(make_decoder("json", BARE), tell)
     pool.submit(chunk_of([b"?", GOOD, b""], start=0))
     pool.submit(chunk_of([b"?"], start=3))
     here = threading.current_thread().name
@@ -190,20 +192,23 @@ def test_refused_records_are_told_in_order_before_their_chunk_is_handed_out(
     assert told[2:] == [(3, here)]
 
 
-def test_a_refused_record_that_could_not_be_reported_is_reported_again(make_pool: Callable[..., DecodePool]) -> None:
-    told: list[int] = []
+def test_refused_records_that_were_not_accepted_are_told_again(make_pool: Callable[..., DecodePool]) -> None:
+    told: list[list[int]] = []
 
-    def tell(_: Chunk, refused: Refused) -> None:
-        told.append(refused.offset)
+    def tell(_: Chunk, refused: Sequence[Refused]) -> int:
+        told.append([one.offset for one in refused])
         if len(told) == 1:
             raise ConnectionError("no dead letters")
+        return 1
 
     pool = make_pool(make_decoder("json", BARE), tell)
     pool.submit(chunk_of([b"?", b"?"], start=7))
     with pytest.raises(ConnectionError):
         pool.next(WAIT_S)
+    with pytest.raises(TimeoutError, match="not accepted"):
+        pool.next(WAIT_S)
     assert pool.next(WAIT_S).start == 7
-    assert told == [7, 7, 8]
+    assert told == [[7, 8], [7, 8], [8]]
 
 
 def test_a_chunk_whose_decoding_raised_is_never_skipped(make_pool: Callable[..., DecodePool]) -> None:

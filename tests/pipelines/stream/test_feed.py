@@ -117,7 +117,12 @@ def rig(
     decoder: Decoder | None = None, pick: Pick | None = None, skips: Sequence[Skip] = (), **options: Any
 ) -> Iterator[Rig]:
     refused: list[int] = []
-    callback = unless_skipped(skips, lambda _, record: refused.append(record.offset))
+
+    def tell(_: Chunk, records: Sequence[Refused]) -> int:
+        refused.extend(record.offset for record in records)
+        return len(records)
+
+    callback = unless_skipped(skips, tell)
     handoff = Handoff(capacity_bytes=1 << 20, partitions=2)
     pool = DecodePool(decoder or RawDecoder(SCHEMA), threads=2, on_refused=callback)
     bounds = {name: options.pop(name) for name in ("max_bytes", "max_chunks", "tick_s", "grace_s") if name in options}
@@ -398,9 +403,19 @@ def test_skipped_records_are_no_dead_letters() -> None:
 
 def test_a_refused_record_of_another_partition_is_not_skipped() -> None:
     seen: list[int] = []
-    callback = unless_skipped([Skip("rewind-1", P0, 0, 4)], lambda _, record: seen.append(record.offset))
-    callback(chunk(P1, 4), Refused(2, Reason.EMPTY))
+
+    def tell(_: Chunk, records: Sequence[Refused]) -> int:
+        seen.extend(record.offset for record in records)
+        return 1
+
+    callback = unless_skipped([Skip("rewind-1", P0, 0, 4)], tell)
+    assert callback(chunk(P1, 4), [Refused(2, Reason.EMPTY)]) == 1
     assert seen == [2]
+    # Of those that are not skipped only the first is accepted: the second is told again, and the skipped one between.
+    mixed = [Refused(offset, Reason.EMPTY) for offset in (1, 4, 3, 5)]
+    assert callback(chunk(P0, 6), mixed) == 3
+    assert seen[1:] == [4, 5]
+    assert callback(chunk(P0, 6), mixed[:1]) == 1
 
 
 def test_chunks_of_an_older_incarnation_are_not_even_decoded() -> None:

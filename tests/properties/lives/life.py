@@ -180,7 +180,7 @@ class Life:
             field=None,
             model="clicks",
         )
-        self.backlog.put(letter, lambda: self.dying)
+        self.backlog.put([letter], lambda: self.dying)
 
     def acknowledge(self) -> None:
         """Acknowledge all dead letters that wait."""

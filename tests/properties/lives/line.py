@@ -1,7 +1,7 @@
 """One incarnation between Kafka and the trainer: real hand-off, decoder, assembler and feed, stepped by a test."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -97,8 +97,10 @@ class Line:
         self._ahead.clear()
         assert next(self._elements, None) is None, "it gives blocks though it was closed"
 
-    def _refused(self, chunk: Chunk, refused: Refused) -> None:
-        self._put_letter(chunk.partition, refused.offset, refused.reason)
+    def _refused(self, chunk: Chunk, refused: Sequence[Refused]) -> int:
+        for one in refused:
+            self._put_letter(chunk.partition, one.offset, one.reason)
+        return len(refused)
 
 
 def _tensors(block: Block) -> Rows:
