@@ -121,12 +121,14 @@ class JsonDecoder:
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
         pieces, left, indices = [self._reader.no_rows()], values, np.arange(len(values))
+        refused = list[Refusal]()
         plain = self._plain.of(values) if self._plain is not None else None
         if plain is not None:
             pieces.append(self._columns(plain.indices, plain.table, lambda row: values[plain.indices[row]] or b""))
             left, indices = [values[at] for at in plain.left.tolist()], plain.left
+            refused += plain.refused
         framing = framed(left)
-        refused = [Refusal(int(indices[at]), reason) for at, reason in framing.refused]
+        refused += [Refusal(int(indices[at]), reason) for at, reason in framing.refused]
         group = _JsonGroup(framing.records, indices[framing.rows])
         # What the compiled code leaves is refused more often than not: a few of it are not tried together before.
         sift = plain is not None and len(group.records) <= _FEW

@@ -87,7 +87,10 @@ static int64_t text(Reader *reader, uint8_t *to) {
         const uint8_t *begin = reader->at, *at = special(begin, reader->end);
         if (to) memcpy(to + length, begin, (size_t)(at - begin));
         length += at - begin;
-        if (at == reader->end || *at < 0x20) return -1;
+        if (at == reader->end || *at < 0x20) {
+            reader->broken = true;
+            return -1;
+        }
         reader->at = at + 1;
         if (*at == '"') return length;
         int count = escape(reader, to ? to + length : NULL);
@@ -98,10 +101,12 @@ static int64_t text(Reader *reader, uint8_t *to) {
 
 /* ---- Values ----------------------------------------------------------------------------------------------------- */
 
+static inline bool is_space(uint8_t byte) {
+    return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+}
+
 static inline void spaces(Reader *reader) {
-    while (reader->at < reader->end &&
-           (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\t' || *reader->at == '\r'))
-        reader->at++;
+    while (reader->at < reader->end && is_space(*reader->at)) reader->at++;
 }
 
 static inline bool token(Reader *reader, uint8_t wanted) {
@@ -156,7 +161,10 @@ static int64_t key(Reader *reader, Node *node, int64_t place) {
         return before->member;
     }
     const uint8_t *begin = reader->at, *at = special(begin, reader->end);
-    if (at == reader->end || *at != '"') return -2;
+    if (at == reader->end || *at != '"') {
+        reader->broken = at == reader->end || *at < 0x20;
+        return -2;
+    }
     int64_t length = at + 1 - begin, member = -1;
     for (int64_t each = node->first; each < node->first + node->members; each++) {
         Node *one = &reader->nodes[each];
@@ -253,17 +261,35 @@ static bool read(Reader *reader, Node *node) {
     }
 }
 
+static bool read_object(Reader *reader, Node *nodes) {
+    if (!token(reader, '{') || !read_record(reader, nodes)) return false;
+    spaces(reader);
+    reader->broken = reader->at != reader->end; /* a second value, or none at all, behind the object */
+    return !reader->broken;
+}
+
+/* Return whether a record that is not plain is certainly faulty. What is not one object in its frame is; `framing.py` has
+ * the same rule. */
+static enum verdict verdict_on(const Reader *reader, const uint8_t *begin) {
+    Reader inside = {.at = begin, .end = reader->end};
+    spaces(&inside);
+    if (inside.at == inside.end) return EMPTY;
+    while (is_space(inside.end[-1])) inside.end--;
+    bool framed = *inside.at == '{' && inside.end[-1] == '}';
+    bool faulty = reader->broken || !framed || memchr(inside.at, 0, (size_t)(inside.end - inside.at));
+    return faulty ? MALFORMED : LEFT;
+}
+
 /* Read the plain ones of some records, each of which ends a byte before the next begins, into the columns of the first
- * node. `plain` has a byte for each record: 1 if it may be looked at; it becomes 0 for what is not plain. */
+ * node, and write the verdict on each. */
 void read_json(const uint8_t *bytes, const int64_t *begins, int64_t records, Node *nodes, int64_t count, Mark *marks,
-               const uint64_t *powers, uint8_t *plain) {
-    Reader reader = {nodes, powers, NULL, NULL};
+               const uint64_t *powers, uint8_t *verdicts) {
     for (int64_t record = 0; record < records; record++) {
-        if (!plain[record]) continue;
+        const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1] - 1;
+        Reader reader = {nodes, powers, begin, end, !is_utf8(begin, end)};
         set_marks(nodes, count, marks);
-        reader.at = bytes + begins[record];
-        reader.end = bytes + begins[record + 1] - 1;
-        plain[record] = token(&reader, '{') && read_record(&reader, nodes) && (spaces(&reader), reader.at == reader.end);
-        if (!plain[record]) go_back(nodes, count, marks);
+        bool plain = !reader.broken && read_object(&reader, nodes);
+        verdicts[record] = plain ? PLAIN : verdict_on(&reader, begin);
+        if (!plain) go_back(nodes, count, marks);
     }
 }

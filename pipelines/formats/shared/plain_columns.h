@@ -2,8 +2,8 @@
  *
  * It decides nothing. What a format's own code takes for a plain record comes out as Arrow's parser would give it, to the
  * last bit; any other record is left to that parser, whether it is faulty or only unusual: what is not certain here is
- * not plain. So is a number beyond its type, or too fine for it, or of more digits than 64 bits hold. That the bytes are
- * UTF-8 is checked by the caller, before.
+ * not plain. So is a number beyond its type, or too fine for it, or of more digits than 64 bits hold. A format may say of
+ * some records that they are certainly faulty.
  *
  * Called through ctypes, without the interpreter's lock. Nothing is allocated: the caller hands in every buffer, large
  * enough for the bytes of the text (`plain_rows.py`). A record that turns out not to be plain leaves no trace in them.
@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum kind { RECORD, LIST, FLOAT, DOUBLE, INTEGER, BOOL, TEXT };
+enum verdict { LEFT, PLAIN, MALFORMED, EMPTY };
 enum { DIGITS = 19, LARGEST_EXPONENT = 300, REMEMBERED = 512 };
 
 /* A key as it stood at the same place of the record before, and whose it is. */
@@ -48,7 +49,34 @@ typedef struct {
     Node *nodes;
     const uint64_t *powers; /* of five, 128 bits each, from LEAST_POWER on */
     const uint8_t *at, *end;
+    bool broken; /* whether something was found that no parser takes */
 } Reader;
+
+/* ---- Text ------------------------------------------------------------------------------------------------------- */
+
+static bool is_utf8(const uint8_t *at, const uint8_t *end) {
+    while (at < end) {
+        uint64_t eight = 0;
+        if (end - at >= 8) {
+            memcpy(&eight, at, 8);
+            if (!(eight & 0x8080808080808080u)) {
+                at += 8;
+                continue;
+            }
+        }
+        uint8_t first = *at++;
+        if (first < 0x80) continue;
+        int more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+        if (first < 0xC2 || first > 0xF4 || end - at < more) return false;
+        /* No code in more bytes than it needs, no half of a pair, none beyond the last. */
+        uint8_t least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        uint8_t most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+        if (*at < least || *at > most) return false;
+        for (at++, more--; more > 0; at++, more--)
+            if ((*at & 0xC0) != 0x80) return false;
+    }
+    return true;
+}
 
 /* ---- Rows of a column ------------------------------------------------------------------------------------------- */
 

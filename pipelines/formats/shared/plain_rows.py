@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, is_utf8, joined, not_utf8
+from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, joined
+from millrace.pipelines.formats.shared.protocol import Refusal
 
 _LIBRARY = Path(__file__).with_name("libplain.so")
 _RECORD, _LIST, _BOOL, _TEXT = 0, 1, 5, 6
@@ -26,6 +28,9 @@ _KEYS, _MARK = 512 * 24, 24
 """Bytes of the keys that a record remembers, and of a mark."""
 _LEAST_POWER, _GREATEST_POWER = -342, 308
 _ALIGNED = 64
+_LEFT, _PLAIN = 0, 1
+_REASONS = {2: Reason.MALFORMED, 3: Reason.EMPTY}
+"""What a verdict of the code says of a record."""
 
 
 class PlainRows(NamedTuple):
@@ -36,7 +41,9 @@ class PlainRows(NamedTuple):
     indices: Int64s
     """The index of each in the values, ascending."""
     left: Int64s
-    """The indices of the others."""
+    """The indices of those that are neither plain nor certainly faulty."""
+    refused: Sequence[Refusal]
+    """Those that are certainly faulty, ascending."""
 
 
 class _ArrowNode(NamedTuple):
@@ -73,22 +80,24 @@ class PlainReader:
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
         given = [value or b"" for value in values]
-        text, begins, plain = joined(given), begins_of(given), np.ones(len(given), np.bool_)
+        text, begins = joined(given), begins_of(given)
         if not given or len(text) > LARGEST:
             return None
-        if not is_utf8(text):
-            plain[not_utf8(text, begins)] = False
         try:
-            table = self.read(text, begins, plain)
+            table, verdicts = self.read(text, begins)
         except MemoryError:
             return None
-        return PlainRows(table, np.flatnonzero(plain), np.flatnonzero(~plain))
+        if table.num_rows == len(given):
+            return PlainRows(table, np.arange(len(given)), np.empty(0, np.int64), ())
+        faulty = np.flatnonzero(verdicts > _PLAIN).tolist()
+        refused = [Refusal(at, _REASONS[code]) for at, code in zip(faulty, verdicts[faulty].tolist(), strict=True)]
+        return PlainRows(table, np.flatnonzero(verdicts == _PLAIN), np.flatnonzero(verdicts == _LEFT), refused)
 
-    def read(self, text: bytes, begins: Int64s, plain: npt.NDArray[np.bool_]) -> pa.Table:
+    def read(self, text: bytes, begins: Int64s) -> tuple[pa.Table, npt.NDArray[np.uint8]]:
         """Read the plain ones of a text's records, each of which ends a byte before the next begins.
 
-        `plain` is a mask of the records that may be looked at, which are UTF-8, and becomes that of the rows. Raise
-        MemoryError where there is no room for the longest lists that the text may hold.
+        Return their rows, and the verdict on each record. Raise MemoryError where there is no room for the longest
+        lists that the text may hold.
         """
         records, nodes = len(begins) - 1, self._laid.copy()
         # What is not written to takes no memory.
@@ -106,17 +115,18 @@ class PlainReader:
             room[offsets : offsets + 4] = 0
             room[keys : keys + known] = 0
         marks = np.empty(len(nodes) * _MARK, np.uint8)
-        arrays = (begins, nodes, marks, _powers_of_five(), plain)
-        at_begins, at_nodes, at_marks, at_powers, at_plain = (each.ctypes.data for each in arrays)
+        verdicts = np.empty(records, np.uint8)
+        arrays = (begins, nodes, marks, _powers_of_five(), verdicts)
+        at_begins, at_nodes, at_marks, at_powers, at_verdicts = (each.ctypes.data for each in arrays)
         more = (each if isinstance(each, int) else each.ctypes.data for each in self._more)
-        self._call(text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_plain, *more)
+        self._call(text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_verdicts, *more)
         whole = pa.py_buffer(room)
         buffers = [
             [whole.slice(start, size) for start, size in zip(*each, strict=True)]
             for each in zip(at.tolist(), sizes, strict=True)
         ]
         columns = [self._array(member, nodes, buffers) for member in range(1, 1 + int(nodes["members"][0]))]
-        return pa.Table.from_arrays(columns, schema=self._schema)
+        return pa.Table.from_arrays(columns, schema=self._schema), verdicts
 
     def _array(self, at: int, nodes: npt.NDArray[np.void], buffers: list[list[pa.Buffer]]) -> pa.Array:
         valid, offsets, values, _ = buffers[at]

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.pipelines.formats.json.decoder import JsonDecoder
-from millrace.pipelines.formats.shared.pieces import begins_of, joined
 from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
 from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.compiled import assert_alike, without_compiled
@@ -98,9 +97,10 @@ def test_every_verdict_is_the_same_without_the_code(subject: Conformance) -> Non
 def plain_of(arrow: pa.DataType, texts: list[str]) -> tuple[list[bool], pa.Array]:
     """Return which of some values of a field are plain, and what was read of these."""
     records = [b'{"v":%s}' % text.encode() for text in texts]
-    plain = np.ones(len(records), np.bool_)
-    table = PlainReader("read_json", pa.schema([("v", arrow)]), b",[").read(joined(records), begins_of(records), plain)
-    return plain.tolist(), table.column("v").combine_chunks()
+    read = PlainReader("read_json", pa.schema([("v", arrow)]), b",[").of(records)
+    assert read is not None
+    plain = np.isin(np.arange(len(records)), read.indices).tolist()
+    return plain, read.table.column("v").combine_chunks()
 
 
 def assert_numbers(texts: list[str]) -> None:
@@ -117,7 +117,7 @@ def assert_numbers(texts: list[str]) -> None:
 @settings(max_examples=150)
 @given(st.lists(NUMBER, min_size=1, max_size=9))
 def test_numbers_are_rounded_as_everywhere(texts: list[str]) -> None:
-    assert_numbers([text for text in texts if math.isfinite(float(text))])
+    assert_numbers([text for text in texts if math.isfinite(float(text))] or ["0"])
 
 
 def test_numbers_beside_the_middle_of_two_floats_are_rounded_right() -> None:
@@ -158,10 +158,67 @@ def test_whole_numbers_are_taken_to_the_ends_of_int64() -> None:
 def test_what_is_usual_is_plain(record: dict[str, object], form: dict[str, object]) -> None:
     decoder = JsonDecoder(WIDE)
     records = [json.dumps(record, **form).encode()] * 3  # type: ignore[arg-type]
-    plain = np.ones(3, np.bool_)
     assert decoder._plain is not None
-    decoder._plain.read(joined(records), begins_of(records), plain)
-    assert plain.all()
+    read = decoder._plain.of(records)
+    assert read is not None
+    assert read.indices.tolist() == [0, 1, 2]
+
+
+def verdicts(values: list[bytes | None]) -> list[str]:
+    """Return what the compiled code says of each record."""
+    decoder = JsonDecoder(WIDE)
+    assert decoder._plain is not None
+    read = decoder._plain.of(values)
+    assert read is not None
+    said = dict.fromkeys(read.indices.tolist(), "plain") | dict.fromkeys(read.left.tolist(), "left")
+    said |= {refusal.index: str(refusal.reason) for refusal in read.refused}
+    return [said[at] for at in range(len(values))]
+
+
+def test_what_no_parser_takes_is_refused_at_once_and_what_is_not_certain_is_left() -> None:
+    said: dict[str, list[bytes | None]] = {
+        "plain": [b"{}", b' {"int64": 1}\t', '{"string": "ü€🙂"}'.encode(), b'{"other": [{}]}'],
+        "empty": [None, b"", b" \r\n\t"],
+        "malformed": [
+            b"7",
+            b"null",
+            b"[{}]",
+            b'{"int64": 1',
+            b'{"int64": 1}}',
+            b'{"int64": 1} {"int64": 1}',
+            b"{}\0",
+            b'{"int\n64": 1}',
+            b'{"string": "a\x01"}',
+            b'{"string": "a}',
+            b'{"string": "\xff"}',
+            b'{"other": "\xed\xa0\x80"}',
+        ],
+        # Some of these are good, and some are not: the parser knows.
+        "left": [
+            b'{"int64": 1.0}',
+            b'{"int64": 1, "int64": 2}',
+            b'{"int\\u0036": 1}',
+            b'{"int64" 1}',
+            b'{"other": NaN}',
+        ],
+    }
+    for verdict, values in said.items():
+        assert verdicts(values) == [verdict] * len(values), verdict
+
+
+@given(st.lists(st.binary(max_size=12) | st.text(max_size=4).map(str.encode), max_size=40))
+def test_utf8_is_what_python_takes_for_it(texts: list[bytes]) -> None:
+    def readable(text: bytes) -> bool:
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    # Without what means something in a string.
+    kept = [text.translate(None, b'"\\' + bytes(range(0x20))) for text in texts]
+    said = verdicts([b"{}", *(b'{"string": "%s"}' % text for text in kept)])
+    assert said == ["plain", *("plain" if readable(text) else "malformed" for text in kept)]
 
 
 def test_keys_in_any_order_and_more_than_are_remembered_are_found() -> None:
