@@ -162,7 +162,7 @@ def _placed(chunk: Chunk, refused: Sequence[Refusal]) -> Iterator[Refused]:
     """Yield the verdicts by the offsets of their records."""
     offsets = chunk.offsets[[one.index for one in refused]].tolist() if refused else []
     for offset, one in zip(offsets, refused, strict=True):
-        yield Refused(offset, one.reason, one.field, one.schema, one.detail)
+        yield Refused(offset, *one[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class SelectingDecoder:
             matches, unread = look(left)
             told = np.ones(len(left), np.bool_)
             told[[refusal.index for refusal in unread]] = False
-            refused += [replace(refusal, index=int(rows[refusal.index])) for refusal in unread]
+            refused += [refusal._replace(index=int(rows[refusal.index])) for refusal in unread]
             filtered.append(left.offsets[told & ~matches])
             kept = np.flatnonzero(told & matches)
             if len(kept) < len(left):
@@ -174,7 +174,7 @@ class _EnvelopeLook:
 def _unread(refused: Sequence[Refusal], source: str, rows: Int64s) -> list[Refusal]:
     """Return the verdicts on records whose field cannot be read; a field that is not there is no fault."""
     faults = [one for one in refused if one.reason is not Reason.MISSING or one.field != source]
-    return [replace(one, index=int(rows[one.index])) for one in faults]
+    return [one._replace(index=int(rows[one.index])) for one in faults]
 
 
 class _SchemaLook:

@@ -22,13 +22,13 @@ def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValue
     """Return the piece with its good rows only, and the same verdicts."""
     if good.all():
         return piece
-    # By number, not by mask: numpy takes a tenth of the time for rows of several elements.
     rows = np.flatnonzero(good)
     return DecodedValues(
-        piece.kept[rows],
-        {source: column.take(rows, axis=0) for source, column in piece.columns.items()},
+        piece.kept[good],
+        # Rows of several elements by number: by mask they take numpy ten times as long, and those of one half as long.
+        {name: each[good] if each.ndim == 1 else each.take(rows, axis=0) for name, each in piece.columns.items()},
         piece.refused,
-        {source: lengths[rows] for source, lengths in piece.lengths.items()},
+        {name: lengths[good] for name, lengths in piece.lengths.items()},
     )
 
 

@@ -10,7 +10,7 @@ A decoder of records that schemas of a registry describe also says how the field
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from millrace.consumers.errors import NotYetError
 from millrace.consumers.reasons import Reason
@@ -96,11 +96,10 @@ def _clauses(was: FieldFit, fit: FieldFit, *, first: bool) -> Iterator[str]:
             yield f"{how} from {was.kind or 'none that can be read'} to {fit.kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """The verdict on a record that could not be decoded, and is set aside. It names a field, never a value."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method of this name is not wanted
     """The index of the record in the values that were passed in."""
     reason: Reason
     field: str | None = None
