@@ -225,6 +225,7 @@ class CountedOnly:
         self._counts = ReasonCounts()
 
     def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool] = never_stopped) -> int:  # noqa: ARG002 - never waits
+        """Count the letters, and return how many there are."""
         with self._lock:
             for letter in letters:
                 self._counts.add(letter)
