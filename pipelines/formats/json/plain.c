@@ -212,7 +212,10 @@ static bool read_list(Reader *reader, Node *node) {
     Node *element = &reader->nodes[node->first];
     if (!token(reader, ']')) {
         do {
-            if (!read(reader, element)) return false;
+            spaces(reader);
+            bool quick = element->kind == FLOAT && few_digits(reader, (float *)element->values + element->rows);
+            element->rows += quick;
+            if (!quick && !read(reader, element)) return false;
         } while (token(reader, ','));
         if (!token(reader, ']')) return false;
     }

@@ -256,7 +256,34 @@ static bool to_double(const Reader *reader, const Number *given, double *found) 
     return true;
 }
 
+/* Read a number of few digits and without an exponent, which is most of them: one division gives it, rounded once. */
+static inline bool few_digits(Reader *reader, float *found) {
+    const uint8_t *at = reader->at, *end = reader->end;
+    bool negative = at < end && *at == '-';
+    at += negative;
+    const uint8_t *first = at;
+    uint64_t digits = 0;
+    while (at < end && (uint8_t)(*at - '0') < 10) digits = digits * 10 + (*at++ - '0');
+    if (at == first || (*first == '0' && at > first + 1)) return false;
+    int64_t power = 0;
+    if (at < end && *at == '.') {
+        const uint8_t *fraction = ++at;
+        at = read_digits(at, end, &digits);
+        power = at - fraction;
+        if (power == 0 || power > 10) return false;
+    }
+    if (at - first > DIGITS || digits > 1u << 24 || (at < end && (*at | 0x20) == 'e')) return false;
+    float value = (float)digits / FEW_TENS[power];
+    *found = negative ? -value : value;
+    reader->at = at;
+    return true;
+}
+
 static bool read_number(Reader *reader, Node *node) {
+    if (node->kind == FLOAT && few_digits(reader, (float *)node->values + node->rows)) {
+        node->rows++;
+        return true;
+    }
     Number found;
     if (!number(reader, &found) || !found.exact) return false;
     int64_t row = node->rows;

@@ -79,7 +79,7 @@ class PlainReader:
 
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
-        given = [value or b"" for value in values]
+        given: Sequence[bytes] = values if all(values) else [value or b"" for value in values]  # type: ignore[assignment]
         text, begins = joined(given), begins_of(given)
         if not given or len(text) > LARGEST:
             return None
@@ -101,8 +101,8 @@ class PlainReader:
         """
         records, nodes = len(begins) - 1, self._laid.copy()
         # What is not written to takes no memory.
-        codes = np.frombuffer(text, np.uint8)
-        elements = sum(np.count_nonzero(codes == each) for each in self._before) if self._many.any() else 0
+        before = self._before if self._many.any() else b""
+        elements = library().count_bytes(text, len(text), before, len(before))
         rows = np.where(self._many, elements, records)
         sizes = [_sizes(int(kind), int(most), len(text)) for kind, most in zip(nodes["kind"], rows, strict=True)]
         ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for each in sizes for size in each])
@@ -163,6 +163,7 @@ def library() -> ctypes.CDLL:
     code.read_json.argtypes = common
     code.read_csv.argtypes = (*common, place, number, number, number, number)
     code.find_unlike.argtypes = (place, place, place, number, place, place, place, number, place)
+    code.count_bytes.argtypes, code.count_bytes.restype = (ctypes.c_char_p, number, ctypes.c_char_p, number), number
     code.read_json.restype = code.read_csv.restype = code.find_unlike.restype = None
     return code
 
