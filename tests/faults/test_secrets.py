@@ -67,6 +67,7 @@ UNASKED = {
     "prove": "it makes records of its own",
     "demo": "it makes records of its own",
     "local broker": "it has no secret",
+    "produce": "it says numbers and names of files, and sends what is in them for whoever asked for that",
     "local produce": "it makes records of its own",
     "local group": "it passes on what `run` says, which is read",
     "config schema": "it reads no config",
