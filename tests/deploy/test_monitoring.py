@@ -294,6 +294,13 @@ CASES: Mapping[str, Case] = {
     "it cannot mirror": Case(("MillraceMirrorFailing",), problem("mirror_failing")),
     "the mirror hangs": Case(("MillraceMirrorFailing",), {"millrace_mirror_behind_seconds": "0+60x120"}),
     "the mirror is slow": Case((), {"millrace_mirror_behind_seconds": "0x60 600x60"}),
+    "no receiver of metrics accepts them": Case(
+        ("MillraceOtlpFailing",),
+        {"millrace_otlp_requests_failed_total": "0x30 1+1x90", "millrace_otlp_requests_total": "0+1x30 30x90"},
+    ),
+    "some requests to a receiver fail": Case(
+        (), {"millrace_otlp_requests_failed_total": "0+1x120", "millrace_otlp_requests_total": "0+9x120"}
+    ),
     "the checkpoint is old": Case(("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"}),
     "nothing came, so nothing is to be saved": Case(
         (), {"millrace_checkpoint_age_seconds": "0+60x120", "millrace_checkpoint_unsaved_steps": "0x120"}
