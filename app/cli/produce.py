@@ -10,6 +10,7 @@ import typer
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.notes import printable
 from millrace.app.cli.options import Json, loaded, print_json
+from millrace.app.service.process import Signals
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.folder_producer import FolderOptions, FolderProducer, SentFiles
 from millrace.consumers.errors import ConfigError
@@ -40,7 +41,8 @@ def produce(
     """Send the files of a folder to a topic, each once, also over restarts.
 
     A file becomes a record, with its path as the key and its folder's name in the header `label`. Names that begin with
-    a dot or an underscore, or end in .tmp or .part, are left out.
+    a dot or an underscore, or end in .tmp or .part, are left out. With --follow, Ctrl-C or SIGTERM ends it after the
+    file that it is at, and it exits 0.
     Example: millrace produce ./photos --follow -c photos.yaml
     """
     if header and not lines:
@@ -61,7 +63,10 @@ def produce(
     with producer:
         try:
             if follow:
-                producer.follow()
+                signals = Signals()
+                signals.install()
+                signals.begin()
+                producer.follow(signals.asked)
             else:
                 producer.send_all()
         finally:

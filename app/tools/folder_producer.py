@@ -12,9 +12,11 @@ are one batch and the names in one folder at a time.
 
 import os
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -71,18 +73,13 @@ class SentFiles:
     def __init__(self, path: Path) -> None:
         """Open or create the file. ConfigError if another process has it, or if it cannot be written."""
         self._path = path
-        try:
+        with self._usable("another millrace produce may have it, or name a place that can be written"):
             self._base = sqlite3.connect(path, timeout=0, isolation_level=None)
             self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._base.execute("PRAGMA synchronous = EXTRA")
             self._base.execute("BEGIN EXCLUSIVE")
             self._base.execute(_SCHEMA)
             self._base.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"--state: {path} cannot be used ({error}); another millrace produce may have it, or name a place that "
-                "can be written"
-            ) from error
 
     def known(self, name: bytes) -> tuple[int, int, str] | None:
         """Return the size, the bytes sent and the outcome (empty while some are left) of a file; None if it is new."""
@@ -93,19 +90,21 @@ class SentFiles:
 
     def commit(self, rows: list[tuple[bytes, int, int, str]]) -> None:
         """Make the outcome of these files durable, all or none. ConfigError if there is no room."""
-        try:
+        with self._usable("make room and start again: the last batch is sent once more"):
             self._base.execute("BEGIN")
             self._base.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
             self._base.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise ConfigError(
-                f"--state: {self._path} cannot be written ({error}); make room and start again: the last batch is sent "
-                "once more"
-            ) from error
 
     def close(self) -> None:
         """Let another process have it."""
         self._base.close()
+
+    @contextmanager
+    def _usable(self, otherwise: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ConfigError(f"--state: {self._path} cannot be used ({error}); {otherwise}") from error
 
 
 class FolderProducer:
@@ -129,12 +128,12 @@ class FolderProducer:
         self._writer.stop()
         self._state.close()
 
-    def follow(self) -> None:
-        """Send what comes, until interrupted. A look costs at most a fifth of the time."""
-        while True:
+    def follow(self, ended: threading.Event) -> None:
+        """Send what comes, until `ended`. A look costs at most a fifth of the time."""
+        while not ended.is_set():
             began = time.monotonic()
-            self.send_new()
-            time.sleep(max(_EVERY_S, 4 * (time.monotonic() - began)))
+            self.send_new(ended)
+            ended.wait(max(_EVERY_S, 4 * (time.monotonic() - began)))
 
     def send_all(self) -> None:
         """Send what there is, files included that become quiet meanwhile."""
@@ -143,10 +142,12 @@ class FolderProducer:
             time.sleep(min(_EVERY_S, self._options.quiet_s))
             self.send_new()
 
-    def send_new(self) -> None:
-        """Look once through the folder, and send each quiet file that was not sent."""
+    def send_new(self, ended: threading.Event | None = None) -> None:
+        """Look once through the folder, and send each quiet file that was not sent; no further one once `ended`."""
         self.sent.waiting = 0
         for path in self._files(self._options.folder):
+            if ended is not None and ended.is_set():
+                break
             self._take(path)
         self._flush()
 
@@ -219,10 +220,17 @@ class FolderProducer:
         for entry in entries:
             if entry.name.startswith((".", "_")) or entry.name.endswith(_TEMPORARY):
                 continue
+            path = Path(entry.path)
             if entry.is_dir(follow_symlinks=False):
-                yield from self._files(Path(entry.path))
-            elif entry.is_file():
-                yield Path(entry.path)
+                yield from self._files(path)
+                continue
+            try:
+                is_file = entry.is_file()
+            except OSError:  # a link that leads in a circle, or to where nobody may look
+                self._refuse_once(path)
+                continue
+            if is_file:
+                yield path
 
     def _refuse(self, path: Path, reason: str) -> None:
         self.sent.bad[reason] += 1

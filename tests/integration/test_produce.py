@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from millrace.app.tools.folder_producer import LARGEST_RECORD
+from millrace.app.tools.folder_producer import LARGEST_RECORD, SentFiles
 from tests.conftest import MakeTopic
 from tests.faults.harness.fork_server import run_forked
 from tests.integration.test_images import PIXELS, images
@@ -133,3 +133,102 @@ def test_each_line_is_a_record_and_each_bad_file_is_counted_once(tmp_path: Path,
     assert "b.csv: empty;" in done.stderr
     assert [value for _, value, _ in asyncio.run(held(broker, name))] == expected
     assert json.loads(subprocess.run(typed, capture_output=True, timeout=60, check=True).stdout)["bad"] == {}
+
+
+def test_what_is_no_record_is_counted_and_tried_again_where_that_may_help(
+    tmp_path: Path, broker: str, topic: MakeTopic
+) -> None:
+    name, folder = topic(), tmp_path / "photos"
+    config = made_config(tmp_path, broker, name)
+    (folder / "dark").mkdir(parents=True)
+    (folder / "dark" / "large").write_bytes(b"7" * (LARGEST_RECORD + 1))
+    (folder / "dark" / "circle").symlink_to("circle")
+    (folder / "dark" / "nowhere").symlink_to("gone")
+    (folder / "dark" / "good").write_bytes(b"1")
+    typed = command(config, folder, "--json")
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["bad"] == {"too_large": 1, "unreadable": 1}
+    assert "dark/circle: unreadable;" in done.stderr
+    (folder / "dark" / "circle").unlink()
+    (folder / "dark" / "circle").write_bytes(b"2")
+    again = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(again.stdout)["bad"] == {}
+    assert [value for _, value, _ in asyncio.run(held(broker, name))] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_file_of_lines_goes_on_after_a_kill_unless_it_was_changed(
+    tmp_path: Path, broker: str, topic: MakeTopic, *, changed: bool
+) -> None:
+    name, folder = topic(), tmp_path / "lines"
+    config = made_config(tmp_path, broker, name)
+    folder.mkdir()
+    lines = [b"%d" % number for number in range(300_000)]
+    (folder / "long").write_bytes(b"\n".join(lines))
+    typed = command(config, folder, "--lines", "--json")
+    producer = subprocess.Popen(typed, stdout=subprocess.DEVNULL)
+    try:
+        while not (sent := len(asyncio.run(held(broker, name)))):
+            assert producer.poll() is None
+            time.sleep(0.05)
+    finally:
+        producer.kill()
+        producer.wait(30)
+    sent = len(asyncio.run(held(broker, name)))
+    assert sent < len(lines), "the kill came too late to show anything"
+    if changed:
+        with (folder / "long").open("ab") as file:
+            file.write(b"\n7")
+    done = json.loads(subprocess.run(typed, capture_output=True, timeout=120, check=True).stdout)
+    values = [value for _, value, _ in asyncio.run(held(broker, name))]
+    if changed:
+        assert (done["bad"], done["records"], len(values)) == ({"changed": 1}, 0, sent)
+    else:
+        # The batch that was acknowledged and not noted is there twice, and every line is.
+        assert dict.fromkeys(values) == dict.fromkeys(lines)
+        assert len(values) == sent + done["records"] <= len(lines) + 1000
+
+
+def test_a_second_producer_and_a_full_disk_end_in_a_line_each(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+    name, folder, state = topic(), tmp_path / "many", tmp_path / "sent.sqlite"
+    config = made_config(tmp_path, broker, name)
+    folder.mkdir()
+    for number in range(1500):
+        (folder / f"{number:04}-{'x' * 90}").write_bytes(b"%d" % number)
+    typed = command(config, folder, "--state", str(state), "--json")
+    (first := SentFiles(state)).commit([])
+    second = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=False)
+    first.close()
+    assert second.returncode == 2
+    assert "sent.sqlite cannot be used (database is locked); another millrace produce may have it" in second.stderr
+    # The limit of a file's size stands for a full disk: SQLite's file ends there.
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); {typed[2]}"
+    full = subprocess.run(
+        [typed[0], "-c", limited, *typed[3:]], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert full.returncode == 2, full.stderr
+    assert "make room and start again: the last batch is sent once more" in full.stderr
+    assert len(full.stderr.splitlines()) == 1
+    subprocess.run(typed, capture_output=True, timeout=60, check=True)
+    values = {value for _, value, _ in asyncio.run(held(broker, name))}
+    assert values == {b"%d" % number for number in range(1500)}
+
+
+def test_sigterm_ends_it_with_what_it_has_done(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+    name, folder = topic(), tmp_path / "photos"
+    config = made_config(tmp_path, broker, name)
+    folder.mkdir()
+    (folder / "one").write_bytes(b"1")
+    typed = command(config, folder, "--follow", "--json")
+    producer = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not asyncio.run(held(broker, name)):
+            assert producer.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        producer.terminate()
+        said, errors = producer.communicate(timeout=60)
+    finally:
+        producer.kill()
+    assert producer.returncode == 0, errors
+    assert (json.loads(said)["records"], errors) == (1, "")
