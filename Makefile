@@ -175,11 +175,12 @@ fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff format .
 
 lock: $(READY) ## Resolve the requirements anew, with hashes
-	$(COMPILE) --extra local --extra onnx --extra msk --extra opentelemetry --group dev -o requirements/dev.lock
+	$(COMPILE) --extra local --extra onnx --extra msk --extra opentelemetry --extra mlflow --group dev -o requirements/dev.lock
 	$(COMPILE) -o requirements/run.lock
 	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
 	$(COMPILE) --extra msk --extra kerberos -c requirements/run.lock -o requirements/logins.lock
 	$(COMPILE) --extra opentelemetry -c requirements/run.lock -o requirements/opentelemetry.lock
+	$(COMPILE) --extra mlflow -c requirements/run.lock -o requirements/mlflow.lock
 	echo ziglang==$(ZIG_VERSION) | $(subst pyproject.toml,-,$(COMPILE)) -o requirements/build.lock
 
 .PHONY: sbom licences

@@ -106,8 +106,9 @@ def make_application(
                 events.look,
                 StatusLog(service.settings.logs.progress).look,
                 lambda _observation: service.otlp.look(collector.collect),
+                lambda _observation: service.mlflow.look(),
             ),
-            partial(service.otlp.stop, collector.collect),
+            (partial(service.otlp.stop, collector.collect), service.mlflow.stop),
         ),
         middleware=[Middleware(ApiMiddleware, stamp=stamp, commands=(authorizer, audit), readers=readers)],
         responses={422: {"model": ProblemDocument}},
@@ -138,9 +139,9 @@ def _inputs(service: "Service") -> InputsView | None:
 
 @contextlib.asynccontextmanager
 async def _watching(
-    observer: Observer, looks: Iterable[Look], end: Callable[[], None], _app: FastAPI
+    observer: Observer, looks: Iterable[Look], ends: Iterable[Callable[[], None]], _app: FastAPI
 ) -> AsyncIterator[None]:
-    """Run the observer while the application is served, pass each observation on, and call `end` when all is over."""
+    """Run the observer while the application is served, pass each observation on, and call `ends` when all is over."""
 
     def look(observation: Observation) -> None:
         for each in looks:
@@ -153,7 +154,7 @@ async def _watching(
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
-        await asyncio.to_thread(end)
+        await asyncio.gather(*map(asyncio.to_thread, ends))
 
 
 def operation_id(route: APIRoute) -> str:

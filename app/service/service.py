@@ -37,6 +37,7 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
 from millrace.app.service.lifecycle_events import tell_ended, tell_started
 from millrace.app.service.lost_history import LostHistory, lost_history
+from millrace.app.service.mlflow.mlflow import Mlflow
 from millrace.app.service.model_setup import (
     build_learner,
     golden_of,
@@ -178,6 +179,7 @@ class Service:
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
         self.otlp = Otlp(self.settings, self.meter, self.board)
+        self.mlflow = Mlflow(lambda: self.settings, self.board, commits=options.commits)
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.mirroring = Mirroring(
             # A trial's checkpoints are nobody's to resume from.

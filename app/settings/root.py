@@ -12,6 +12,7 @@ from millrace.app.settings.sections.checkpoints import CheckpointSettings
 from millrace.app.settings.sections.export import ExportSettings
 from millrace.app.settings.sections.kafka import KafkaSettings, derived_group
 from millrace.app.settings.sections.labels import LabelsSettings, derived_key
+from millrace.app.settings.sections.mlflow import MlflowSettings
 from millrace.app.settings.sections.model import ModelSettings
 from millrace.app.settings.sections.opentelemetry import OpenTelemetrySettings
 from millrace.app.settings.sections.process import LimitSettings, LogSettings, MemorySettings, StopSettings
@@ -103,6 +104,9 @@ class Settings(Section):
     logs: LogSettings = Field(LogSettings(), description="What the service logs on stderr.")
     opentelemetry: OpenTelemetrySettings = Field(
         OpenTelemetrySettings(), description="Metrics and traces that are sent by OTLP over HTTP."
+    )
+    mlflow: MlflowSettings = Field(
+        MlflowSettings(), description="An MLflow server that is told how the model learns, and gets its versions."
     )
 
     @model_validator(mode="before")

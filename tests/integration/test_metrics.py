@@ -89,11 +89,11 @@ def learning(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 ELSEWHERE = (
     *("group_", "api_certificate_", "detector_", "class_", "label_", "window_", "reservoir_", "export"),
     *("golden_", "feature_", "gpu_", "join_", "arrival_", "members_", "slice_", "calibration_residual", "mirror_"),
-    *("input_", "served_", "otlp_"),
+    *("input_", "served_", "otlp_", "mlflow_"),
 )
 """What only a worker of a group tells, only a service with TLS, only one that balances classes, learns windows,
 remembers rows, has detectors, exports, a golden set, features with a scale, a GPU, labels that come later, members,
-slices, labels that are numbers, a mirror, predictions that servers log, metrics sent by OTLP, or
+slices, labels that are numbers, a mirror, predictions that servers log, metrics sent by OTLP, an MLflow server, or
 has learnt a window of inputs; each has tests of its own."""
 
 

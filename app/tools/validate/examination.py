@@ -19,6 +19,7 @@ from millrace.app.tools.validate.settings_checks import (
     certificate_check,
     export_check,
     group_check,
+    mlflow_check,
     opentelemetry_check,
     read_tokens_check,
     tokens_check,
@@ -41,6 +42,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         yield certificate_check(settings.api.tls)
     if settings.opentelemetry.endpoint is not None:
         yield opentelemetry_check(settings)
+    if settings.mlflow.tracking_uri is not None:
+        yield mlflow_check(settings.mlflow.tracking_uri)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
     settings = _settled(settings, bounds)

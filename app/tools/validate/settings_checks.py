@@ -11,6 +11,7 @@ from pathlib import Path
 from millrace.app.api.authorization import is_loopback
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.api.tokens import Tokens
+from millrace.app.service.mlflow.mlflow import require_extra
 from millrace.app.service.otlp.otlp import ready
 from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure
@@ -97,6 +98,15 @@ def opentelemetry_check(settings: Settings) -> CheckResult:
         return warn("otlp", f"opentelemetry.headers_file: {exposed}")
     found = f", with {' and '.join(headers)}" if headers else ""
     return ok("otlp", f"metrics and traces go to {settings.opentelemetry.endpoint}{found}; nothing was sent to try it")
+
+
+def mlflow_check(tracking_uri: str) -> CheckResult:
+    """Check that the extra is installed; nothing is sent."""
+    try:
+        require_extra()
+    except MillraceError as error:
+        return fail("mlflow", error)
+    return ok("mlflow", f"scores and versions go to {tracking_uri}; nothing was sent to try it")
 
 
 def export_check(writers: Mapping[str, str]) -> CheckResult:

@@ -1,0 +1,1 @@
+"""Tells an MLflow server how a model learns, and registers its versions there."""

@@ -1,0 +1,146 @@
+"""An MLflow server as an extra: it is told the live scores by time, and each version that is exported.
+
+Owns the thread `mlflow`, if a server is set; it imports MLflow, which nothing else does. The training never waits and
+calls nothing here: the thread reads the newest posting of the board and the folder of the exports. Scores that a server
+has missed while it was away are missing there; versions are registered when it is back. The thread ends with the HTTP
+side.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from millrace.app.service.mlflow.figures import MlflowFigures
+from millrace.app.settings import Settings
+from millrace.app.settings.loading import leaves
+from millrace.app.settings.secret_files import masked
+from millrace.app.settings.spelling import dotted, flow
+from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
+from millrace.training.trainer.board import Board
+
+if TYPE_CHECKING:
+    from millrace.app.service.mlflow.experiment import Experiment
+
+log = logging.getLogger(__name__)
+_STOP_S = 2.0
+_LOG_EVERY_S = 60.0
+_USUAL = {
+    # It is tried again in any case, and a request that hangs would hold up the end.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    # MLflow would tell its makers how it is used.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Of MLflow's own variables, those that are set unless somebody has set them."""
+
+
+class Mlflow:
+    """Tells a server how one model learns, or tells nobody."""
+
+    def __init__(self, settings: Callable[[], Settings], board: Board, *, commits: bool = True) -> None:
+        """Tell nobody where mlflow.tracking_uri is not set, nor of a trial. ConfigError if the extra is missing."""
+        self._settings, self._board = settings, board
+        self._options = settings().mlflow
+        self._on = commits and self._options.tracking_uri is not None
+        if self._on:
+            require_extra()
+        self._figures = MlflowFigures(tracking_uri=self._options.tracking_uri or "")
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._posted: object = None
+        self._reported, self._logged_at = False, float("-inf")
+
+    def figures(self) -> MlflowFigures | None:
+        """Return what was sent; None where nothing is."""
+        return self._figures if self._on else None
+
+    def look(self) -> None:
+        """Begin, once the trainer has posted something; never waits. Of a group, the first worker alone tells."""
+        group = self._board.group
+        if self._on and self._thread is None and self._board.latest is not None and (group is None or group.is_chief):
+            # A daemon, because a server that hangs must not keep the process from ending.
+            self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Have the last scores sent, within two seconds."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def _work(self) -> None:
+        """Tell what is new, until the stop: the body of the thread."""
+        for name, value in _USUAL.items():
+            os.environ.setdefault(name, value)
+        experiment: Experiment | None = None
+        ended = False
+        while not ended:
+            ended = self._stopped.wait(self._options.interval)
+            try:
+                experiment = experiment or self._experiment()
+                self._tell(experiment)
+                if ended:
+                    experiment.end()
+            except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may end the thread
+                self._failed(f"{type(error).__name__}: {error}")
+
+    def _experiment(self) -> "Experiment":
+        from millrace.app.service.mlflow.experiment import Experiment  # noqa: PLC0415 - the extra, which takes a moment
+
+        settings = self._settings()
+        values = masked(settings.model_dump(mode="json"))
+        told = {dotted(key): flow(value) for key, value in leaves(values)}
+        return Experiment(self._options.tracking_uri or "", self._options.experiment, settings.name, told)
+
+    def _tell(self, experiment: "Experiment") -> None:
+        self._figures = replace(self._figures, run=experiment.begin())
+        posting, told = self._board.latest, False
+        if posting is not None and posting is not self._posted:
+            experiment.log(posting.live, posting.learning_rate)
+            self._posted, told = posting, True
+        settings = self._settings()
+        if settings.export.path is not None:
+            told |= self._register(experiment, VersionFolder(settings.export.path / settings.name))
+        if told:
+            self._done()
+
+    def _register(self, experiment: "Experiment", folder: VersionFolder) -> bool:
+        """Register the versions that are not; return whether there was one."""
+        some = False
+        for number in folder.numbers():
+            try:
+                manifest = folder.manifest(number)
+            except (MissingExportError, CorruptError, NewerFormatError):
+                continue  # pruned meanwhile, or told about by who verifies it
+            if experiment.register(folder, manifest):
+                self._figures = replace(self._figures, versions=self._figures.versions + 1)
+                some = True
+        return some
+
+    def _done(self) -> None:
+        figures = self._figures
+        self._figures = replace(figures, sent=figures.sent + 1, sent_at=time.time(), error=None)
+        if self._reported:
+            log.info("the MLflow server is told again")
+        self._reported = False
+
+    def _failed(self, why: str) -> None:
+        self._figures = replace(self._figures, failed=self._figures.failed + 1, error=why)
+        now = time.monotonic()
+        if not self._reported and now - self._logged_at >= _LOG_EVERY_S:
+            self._reported, self._logged_at = True, now
+            place = self._figures.tracking_uri
+            log.warning("mlflow.tracking_uri: %s takes nothing, which stops nothing else: %s", place, why)
+
+
+def require_extra() -> None:
+    """Raise ConfigError if the extra is missing."""
+    if find_spec("mlflow") is None:
+        raise ConfigError("mlflow.tracking_uri needs its extra: pip install 'millrace[mlflow]'")

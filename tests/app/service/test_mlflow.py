@@ -1,0 +1,125 @@
+"""An MLflow server that fails stops nothing; without one, MLflow is not loaded."""
+
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.app.service.mlflow import mlflow
+from millrace.app.service.mlflow.figures import MlflowFigures
+from millrace.app.service.mlflow.mlflow import Mlflow
+from millrace.app.settings import load
+from millrace.app.settings.yaml_file import SettingsError
+from millrace.app.tools.validate.settings_checks import mlflow_check
+from millrace.consumers.errors import ConfigError
+from tests.app.api_rig import CONFIG, Rig, serving
+from tests.conftest import WaitFor
+
+
+def config(folder: Path, url: str) -> Path:
+    path = folder / "clicks.yaml"
+    path.write_text(CONFIG + f'mlflow: {{tracking_uri: "{url}", interval: 1s}}\n')
+    return path
+
+
+@contextmanager
+def telling(folder: Path, url: str) -> Iterator[Rig]:
+    """A service that learns nothing more, and its HTTP side."""
+    rig = Rig(folder)
+    try:
+        rig.start()
+        settings = load(config(folder, url), {}).settings
+        rig.service.mlflow = Mlflow(lambda: settings, rig.service.board)
+        with serving(rig):
+            yield rig
+    finally:
+        rig.close()
+
+
+@contextmanager
+def failing(*, hangs: bool) -> Iterator[str]:
+    """A server that answers each request with 500, or none; give its address."""
+    ended = threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            if hangs:
+                ended.wait(60)
+            self.wfile.write(b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        ended.set()
+        server.shutdown()
+
+
+def figures(rig: Rig) -> MlflowFigures:
+    found = rig.service.mlflow.figures()
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["away", "answers 500", "hangs"])
+def test_a_server_that_fails_stops_nothing_and_is_counted(
+    how: str, tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with failing(hangs=how == "hangs") as broken:
+        url = "http://127.0.0.1:9" if how == "away" else broken
+        with telling(tmp_path, url) as rig:
+            wait_for(lambda: figures(rig).failed >= 2, timeout=60)
+            assert (figures(rig).sent, figures(rig).versions) == (0, 0)
+            assert figures(rig).error
+            stopping = time.monotonic()
+        assert time.monotonic() - stopping < 20
+    lines = [one.getMessage() for one in caplog.records if one.name == mlflow.__name__]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"mlflow.tracking_uri: {url} takes nothing, which stops nothing else: ")
+
+
+@pytest.mark.slow
+def test_nothing_of_mlflow_is_loaded_unless_a_server_is_set(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from tests.app.api_rig import running, serving
+with running(Path(sys.argv[1])) as rig, serving(rig):
+    time.sleep(1.5)
+    assert rig.service.mlflow.figures() is None
+print([name for name in sys.modules if name.split(".")[0] == "mlflow"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_the_extra_the_start_and_validate_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mlflow_check("http://mlflow:5000").outcome == "ok"
+    monkeypatch.setattr(mlflow, "find_spec", lambda _name: None)
+    settings = load(config(tmp_path, "http://mlflow:5000"), {}).settings
+    with pytest.raises(ConfigError, match=r"pip install 'millrace\[mlflow\]'"):
+        Mlflow(lambda: settings, Rig(tmp_path).service.board)
+    assert mlflow_check("http://mlflow:5000").outcome == "fail"
+
+
+@pytest.mark.parametrize("url", ["http://user:hidden@mlflow:5000", "mlflow:5000", "sqlite:///mlflow.db"])
+def test_what_is_no_address_of_a_server_is_refused_without_a_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SettingsError, match=r"mlflow.tracking_uri") as refused:
+        load(config(tmp_path, url), {})
+    assert "hidden" not in str(refused.value)
