@@ -125,6 +125,12 @@ def begun_again(times: int, suspects: str) -> dict[str, str]:
     return {**os.environ, _TIMES: str(times), _SUSPECTS: suspects}
 
 
+def set_unless_set(variables: Mapping[str, str]) -> None:
+    """Set variables of a library in this process, but none that somebody has set."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
 def quiet_tensorflow() -> None:
     """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
     os.environ.setdefault(_NATIVE_LEVEL, _ERRORS)

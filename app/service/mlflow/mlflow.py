@@ -7,7 +7,6 @@ side.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from millrace.app.service.mlflow.figures import MlflowFigures
 from millrace.app.settings import Settings
+from millrace.app.settings.environment import set_unless_set
 from millrace.app.settings.loading import leaves
 from millrace.app.settings.secret_files import masked
 from millrace.app.settings.spelling import dotted, flow
@@ -77,8 +77,7 @@ class Mlflow:
 
     def _work(self) -> None:
         """Tell what is new, until the stop: the body of the thread."""
-        for name, value in _USUAL.items():
-            os.environ.setdefault(name, value)
+        set_unless_set(_USUAL)  # before the import, which reads some of them
         experiment: Experiment | None = None
         ended = False
         while not ended:
