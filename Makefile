@@ -165,6 +165,7 @@ nightly: $(READY) ## What the gate leaves out, for each night: repeated claims, 
 	$(MAKE) teeth
 	$(MAKE) proof
 	$(MAKE) bench-quick bench-soak
+	$(MAKE) audit wheels-check
 
 .PHONY: gpu-check
 gpu-check: $(READY) ## All that a GPU changes, on those of this machine: mirrored, mixed precision, determinism, checkpoints, rates
@@ -183,7 +184,7 @@ lock: $(READY) ## Resolve the requirements anew, with hashes
 	$(COMPILE) --extra mlflow -c requirements/run.lock -o requirements/mlflow.lock
 	echo ziglang==$(ZIG_VERSION) | $(subst pyproject.toml,-,$(COMPILE)) -o requirements/build.lock
 
-.PHONY: sbom licences
+.PHONY: sbom licences audit image wheels-check
 sbom: $(READY) ## What runs, as a bill of materials: build/sbom.json (CycloneDX), from requirements/run.lock
 	@mkdir -p build
 	$(BIN)/uv tool run --quiet --python $(BIN)/python --from cyclonedx-bom==7.5.0 cyclonedx-py requirements \
@@ -195,6 +196,21 @@ licences: $(READY) ## The licence of each package that runs: docs/licences.md; f
 	$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-licenses==5.5.5 pip-licenses --python $(BIN)/python \
 		--with-system --format json --output-file build/licences.json --packages $$(sed -n 's/==.*//p' requirements/run.lock)
 	$(BIN)/python -m tests.house.supply_chain licences build/licences.json docs/licences.md
+
+audit: $(READY) ## Known vulnerabilities of what runs, of requirements/run.lock: build/audit.json; fails on one, and where one package was not audited
+	@mkdir -p build
+	-$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==2.10.1 pip-audit --disable-pip --require-hashes \
+		--progress-spinner off --format json --output build/audit.json -r requirements/run.lock
+	$(BIN)/python -m tests.house.supply_chain audit build/audit.json
+
+wheels-check: $(READY) ## Whether all of requirements/run.lock has wheels for both machines of the image; nothing is installed
+	for machine in x86_64 aarch64; do $(BIN)/uv pip install --quiet --dry-run --python-platform $$machine-manylinux_2_28 \
+		--only-binary :all: --require-hashes --target build/none -r requirements/run.lock || exit 1; done
+
+IMAGE ?= millrace:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+image: wheels-check ## The image for amd64 and arm64 by Docker's buildx, as IMAGE=registry/millrace:1.0; PUSH=1 uploads it
+	docker buildx build --platform linux/amd64,linux/arm64 --target cpu --build-arg REVISION=$$(git rev-parse HEAD) \
+		--sbom true --provenance mode=max --tag $(IMAGE) $(if $(PUSH),--push) .
 
 # Times in the wheel are those of the commit, so that the same commit gives the same wheel.
 .PHONY: dist release-check

@@ -1,10 +1,13 @@
-"""Judges what runs: its bill of materials holds each locked package, and its licences are known and allowed.
+"""Judges what runs: its bill of materials, its licences, and what is known of its vulnerabilities.
 
     python -m tests.house.supply_chain sbom build/sbom.json
     python -m tests.house.supply_chain licences build/licences.json docs/licences.md
+    python -m tests.house.supply_chain audit build/audit.json
 
 The first ends with 1 if a package of requirements/run.lock is missing in the file. The second reads what pip-licenses
-has found out about the installed packages, writes the page, and ends with 1 if a licence is unknown or not allowed.
+has found out about the installed packages, writes the page, and ends with 1 if a licence is unknown or not allowed. The
+third reads what pip-audit has found, says how many packages it has audited, and ends with 1 if one has a vulnerability,
+or was not audited.
 """
 
 import json
@@ -13,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name
@@ -97,11 +101,28 @@ def page_of(licences: Mapping[str, str]) -> str:
     return _PAGE.format(allowed=", ".join(sorted(ALLOWED)), rows="\n".join(rows))
 
 
+def vulnerabilities(audit: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """Yield what pip-audit has found, and the packages of the lock that it has not audited."""
+    audited = {str(canonicalize_name(one["name"])): one for one in audit["dependencies"] if "skip_reason" not in one}
+    for one in pinned():
+        if one.name not in audited:
+            if one.installed:
+                yield f"{one.name} {one.version} was not audited"
+            continue
+        for known in audited[one.name]["vulns"]:
+            mended = ", ".join(known["fix_versions"]) or "no version yet"
+            yield f"{one.name} {one.version}: {known['id']}, mended in {mended}"
+
+
 def main(kind: str, found: str, page: str = "") -> int:
     """Judge the file; return the exit code."""
     read = json.loads(Path(found).read_text())
     if kind == "sbom":
         complaints = [f"{one} is not in {found}" for one in missing_in_sbom(read)]
+    elif kind == "audit":
+        complaints = list(vulnerabilities(read))
+        count = sum("skip_reason" not in one for one in read["dependencies"])
+        sys.stdout.write(f"audited: {count} packages\n")
     else:
         licences = licences_of(read)
         bad = {name: licence for name, licence in licences.items() if not terms(licence) <= ALLOWED}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_every_licence_of_the_page_is_allowed() -> None:
     assert sum(row[2] == "on other systems only" for row in ROWS) <= 2
 
 
-@pytest.mark.parametrize("recipe", ["sbom", "licences"])
+@pytest.mark.parametrize("recipe", ["sbom", "licences", "audit"])
 def test_the_recipes_pin_their_tools_and_judge_what_they_write(recipe: str) -> None:
     (steps,) = re.findall(rf"^{recipe}: .*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
     assert re.search(r"--from [a-z-]+==\d[\w.]+ ", steps)
@@ -49,6 +50,24 @@ def test_a_licence_that_is_unknown_or_not_allowed_is_named(
         (folder / name).write_text(json.dumps(found))
         assert main("licences", str(folder / name), str(folder / "page.md")) == code
     assert capsys.readouterr().err == f"h11: {licence} is not allowed\n"
+
+
+def test_a_vulnerability_is_named_and_so_is_what_was_not_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *rest = [one for one in pinned() if one.installed]
+    good: list[dict[str, object]] = [{"name": one.name, "version": one.version, "vulns": []} for one in rest]
+    known = {"id": "PYSEC-2026-1", "fix_versions": ["9.9"], "aliases": [], "description": ""}
+    bad = {"name": first.name.replace("-", "_"), "version": first.version, "vulns": [known]}
+    skipped = {"name": second.name, "skip_reason": "not on PyPI"}
+    (tmp_path / "audit.json").write_text(json.dumps({"dependencies": [*good, bad, skipped], "fixes": []}))
+    assert main("audit", str(tmp_path / "audit.json")) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [
+        f"{first.name} {first.version}: PYSEC-2026-1, mended in 9.9",
+        f"{second.name} {second.version} was not audited",
+    ]
+    assert said.out == f"audited: {len(rest) + 1} packages\n"
 
 
 def test_a_package_that_nobody_has_looked_at_has_no_known_licence() -> None:
