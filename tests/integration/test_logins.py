@@ -354,6 +354,12 @@ def said(verb: str, path: Path, code: int) -> str:
     return text
 
 
+def folder_of_one(tmp_path: Path) -> Path:
+    (folder := tmp_path / "files").mkdir(exist_ok=True)
+    (folder / "one").write_bytes(b"{}")
+    return folder
+
+
 def test_the_permissions_in_the_docs_are_enough_for_each_verb(broker: SecuredBroker, tmp_path: Path) -> None:
     grants = re.findall(
         r"^kafka-acls.sh .* --allow-principal (\S+) --operation (\S+) --(\S+) (\S+)$",
@@ -370,6 +376,7 @@ def test_the_permissions_in_the_docs_are_enough_for_each_verb(broker: SecuredBro
     assert "refused" not in run
     assert "malformed" in said("dead-letters list", path, 0)
     assert "1" in said(f"dead-letters redrive --to {TOPIC}", path, 0)
+    assert f"1 files, 1 records to {TOPIC}" in said(f"produce {folder_of_one(tmp_path)} --quiet 0", path, 0)
     writer = TopicWriter(
         options(tmp_path, broker.kafka("LOGIN", user=LEAST)),
         f"{TOPIC}-versions",
@@ -427,6 +434,8 @@ def test_each_missing_permission_is_named_with_the_command_that_grants_it(
     wanted = Redrive(letters=f"{TOPIC}-dead", to=TOPIC, model="clicks")
     with pytest.raises(SourceError, match=re.escape(missing("Write", "topic", TOPIC))):
         redrive(given, wanted)
+    produced = said(f"produce {folder_of_one(tmp_path)} --quiet 0", path, 1)
+    assert missing("Write", "topic", TOPIC) in produced
     broker.permit(principal, "Write", "topic", TOPIC)
     with pytest.raises(SourceError, match="--operation Write --transactional-id millrace-redrive-clicks-dead"):
         redrive(given, wanted)
