@@ -54,7 +54,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
+from millrace.pipelines.formats.json.faults import JsonAsked, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import framed
 from millrace.pipelines.formats.shared.arrow_columns import (
     ColumnReader,
@@ -166,7 +166,7 @@ class JsonDecoder:
         kept = np.ones(len(group.records), np.bool_)
         for at, record in enumerate(group.records):
             fault = diagnose(record, self._asked)
-            if fault.sure is Sure.CERTAIN:
+            if fault.certain:
                 kept[at] = False
                 yield Refusal(int(group.indices[at]), fault.reason, fault.field)
         yield from self._read_or_split(group.where(kept), sifted=True)

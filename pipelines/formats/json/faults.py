@@ -1,7 +1,7 @@
 """Why a JSON record was refused: a slow and careful examination of its own bytes.
 
 Pure functions. The parser of `pipelines.formats.json.decoder` alone decides whether a record is refused. This module
-says why, and how sure it is that the parser refuses the record, so that a flood of them need not be parsed one by one.
+says why, and whether the parser certainly refuses the record, so that a flood of them need not be parsed one by one.
 It looks only for what the parser refuses: null, lengths and ranges show in the columns.
 """
 
@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,22 +34,13 @@ _LENIENT = re.compile(rb"Inf|-NaN")
 """Literals that the parser reads and `json` does not."""
 
 
-class Sure(Enum):
-    """How sure the diagnosis is that the parser refuses the record."""
-
-    CERTAIN = auto()
-    LIKELY = auto()
-    """There is a fault, but the parser is more lenient in this case, or has limits of its own."""
-    UNKNOWN = auto()
-    """No fault was found."""
-
-
 class JsonFault(NamedTuple):
     """The verdict on a record, if the parser refuses it."""
 
     reason: Reason
-    field: str | None
-    sure: Sure
+    field: str | None = None
+    certain: bool = False
+    """Whether the parser refuses it: else it may be more lenient, have limits of its own, or no fault was found."""
     unread: bool = False
     """Whether its only fault is a number beyond float64 in a field that nobody reads; see `without_large_numbers`."""
 
@@ -105,18 +95,14 @@ def diagnose(record: bytes, asked: JsonAsked) -> JsonFault:
     try:
         text = record.decode()
     except UnicodeDecodeError:
-        return JsonFault(Reason.MALFORMED, None, Sure.CERTAIN)
+        return JsonFault(Reason.MALFORMED, certain=True)
     if record.count(b"[") + record.count(b"{") > DEEPEST and nesting(record).max() > DEEPEST:
-        return JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
+        return JsonFault(Reason.MALFORMED)
     try:
         members: _Members = _decoder.decode(text).members
     except json.JSONDecodeError:
-        return JsonFault(Reason.MALFORMED, None, Sure.LIKELY if _LENIENT.search(record) else Sure.CERTAIN)
-    return (
-        _first_fault(members, asked)
-        or _overflow(members, asked.names)
-        or JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
-    )
+        return JsonFault(Reason.MALFORMED, certain=not _LENIENT.search(record))
+    return _first_fault(members, asked) or _overflow(members, asked.names) or JsonFault(Reason.MALFORMED)
 
 
 def without_large_numbers(record: bytes) -> bytes:
@@ -141,11 +127,11 @@ def _first_fault(members: _Members, asked: JsonAsked) -> JsonFault | None:
     """Return the first fault: repeated fields first, then in the order of the schema."""
     repeated = _repeated(members, asked.names)
     if repeated is not None:
-        return JsonFault(Reason.MALFORMED, repeated, Sure.CERTAIN)
+        return JsonFault(Reason.MALFORMED, repeated, certain=True)
     for source, dtype, steps in asked.fields:
         reason = _fault_of_member(members, steps, dtype)
         if reason is not None:
-            return JsonFault(reason, source, Sure.CERTAIN)
+            return JsonFault(reason, source, certain=True)
     return None
 
 
@@ -217,8 +203,8 @@ def _overflow(members: _Members, asked: Mapping[str, AskedField]) -> JsonFault |
     large = list(_large(members, asked))
     read = next(filter(None, large), None)
     if read is not None:
-        return JsonFault(Reason.OUT_OF_RANGE, read, Sure.LIKELY)
-    return JsonFault(Reason.MALFORMED, None, Sure.LIKELY, unread=True) if large else None
+        return JsonFault(Reason.OUT_OF_RANGE, read)
+    return JsonFault(Reason.MALFORMED, unread=True) if large else None
 
 
 def _large(members: _Members, asked: Mapping[str, AskedField]) -> Iterator[str | None]:

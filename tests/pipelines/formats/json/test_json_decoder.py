@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import FORMATS, make_decoder
-from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
+from millrace.pipelines.formats.json.faults import JsonAsked, diagnose
 from millrace.pipelines.formats.json.framing import frame
 from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import alone, mutated, outcomes
@@ -115,7 +115,7 @@ def test_the_parser_confirms_every_diagnosis_that_is_certain(value: bytes) -> No
     if not isinstance(record, bytes):
         return
     fault = diagnose(record, ASKED)
-    if fault.sure is Sure.CERTAIN:
+    if fault.certain:
         assert alone(JSON.decoder, [record]) == [(fault.reason, fault.field)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats import make_decoder
-from millrace.pipelines.formats.json.faults import JsonAsked, Sure, diagnose
+from millrace.pipelines.formats.json.faults import JsonAsked, diagnose
 from millrace.pipelines.schema import DType, Field, Schema
 from tests.pipelines.formats.decoder_conformance import Outcome, assert_like_alone, outcomes, same
 
@@ -244,7 +244,7 @@ def test_nested_records_are_decoded_among_others_as_alone(records: list[Any]) ->
 def test_the_parser_confirms_every_diagnosis_of_a_nested_record_that_is_certain(record: Any) -> None:
     text = written(record).encode()
     fault = diagnose(text, JsonAsked(FIELDS))
-    if fault.sure is Sure.CERTAIN:
+    if fault.certain:
         assert outcomes(DECODER, [text]) == [(fault.reason, fault.field)]
 
 
