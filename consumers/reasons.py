@@ -10,6 +10,9 @@ from enum import StrEnum
 class Reason(StrEnum):
     """Why a record was set aside. Headers, metrics and the ledger hold the value."""
 
+    # An enumeration's own hash runs Python, and is not that of the text that it is equal to.
+    __hash__ = str.__hash__
+
     MALFORMED = "malformed"
     """The bytes are not what the format says: no JSON object, the wrong number of bytes."""
     EMPTY = "empty"

@@ -48,23 +48,24 @@ class Backlog:
         """
         with self._changed:
             self._check_open()
-            while letters and not self._has_room(letters[0]):
+            while letters and not self._has_room(letters[0].nbytes):
                 if stopped():
                     return 0
                 # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
                 self._check_open()
             for at, letter in enumerate(letters):
-                if not self._has_room(letter):
+                nbytes = letter.nbytes
+                if not self._has_room(nbytes):
                     return at
-                self._take(letter)
+                self._take(letter, nbytes)
         return len(letters)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""
         with self._changed:
             self._check_open()
-            self._take(letter)
+            self._take(letter, letter.nbytes)
 
     @property
     def full(self) -> bool:
@@ -149,11 +150,11 @@ class Backlog:
                 as_of=self._clock(),
             )
 
-    def _take(self, letter: DeadLetter) -> None:
+    def _take(self, letter: DeadLetter, nbytes: int) -> None:
         if not self._waiting:
             self._stalled_since = self._clock()
         self._waiting.append(letter)
-        self._nbytes += letter.nbytes
+        self._nbytes += nbytes
         self._peak_bytes = max(self._peak_bytes, self._nbytes)
         self._put += 1
         self._counts.add(letter)
@@ -162,5 +163,5 @@ class Backlog:
         if self._closed:
             raise DeadLettersStopped("the dead letters were stopped")
 
-    def _has_room(self, letter: DeadLetter) -> bool:
-        return not self._waiting or self._nbytes + letter.nbytes <= self._options.capacity_bytes
+    def _has_room(self, nbytes: int) -> bool:
+        return not self._waiting or self._nbytes + nbytes <= self._options.capacity_bytes
