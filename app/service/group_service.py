@@ -22,6 +22,7 @@ from millrace.app.service.model_setup import build_learner, device_options, live
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.service.service import Running, RunOptions, Service
 from millrace.app.service.step_numbers import settled_in_group
+from millrace.app.service.watchers import group_watchers_of
 from millrace.app.settings import Loaded
 from millrace.app.settings.environment import suspects_told
 from millrace.consumers.dead_letters.letter import DeadLetters
@@ -117,6 +118,9 @@ class GroupService(Service):
         role = Role.OWN if self.settings.labels.co_partitioned else role
         # Only the chief has a disk: what the others find is on it before the next checkpoint.
         self._connect_labels(Jumps(None if lease is None else lease.folder.label_jumps), opened, source, role)
+        # Behind all other gates, and before the restore, as the chief's watchers are parts of the state.
+        self.watchers = group_watchers_of(learner, self.settings, self.events.report)
+        self.holding.gates = (*self.holding.gates, *(gate for one in self.watchers for gate in one.gates))
         saving, guard = None, CrashGuard()
         if lease is not None:
             saving, guard = self._restore(lease, source, dead_letters, learner, live)

@@ -177,8 +177,7 @@ class StreamFactory:
         self._schema = options.settings.row_schema
         # Where a schema is not known yet, the pool waits for it, not one of its threads.
         self._decoder = to_decoder(options.settings.records, wait_s=0.0)
-        # In a group nothing watches the inputs.
-        self._look = None if options.settings.scale.workers > 1 else to_look(options.settings.records)
+        self._look = to_look(options.settings.records)
         self._current: KafkaStream | None = None
 
     def open(self, order: StreamStart) -> KafkaStream:

@@ -44,10 +44,13 @@ def watchers_of(
     )
 
 
+def group_watchers_of(learner: Learner, settings: Settings, report: ReportEvent) -> tuple[Watcher, ...]:
+    """Return the watchers of a member of a group, all of whose calls come together at the chief."""
+    return (calibration_of(learner, settings), inputs_of(settings, report), *_slices_of(learner, settings))
+
+
 def scored_by(learner: Learner, settings: Settings) -> list[str]:
-    """Return what the watchers give to the conditions of exports; a group has none. Raises ConfigError."""
-    if settings.scale.workers > 1:
-        return []
+    """Return what the watchers give to the conditions of exports. Raises ConfigError."""
     return [name for one in (inputs_of(settings), *_slices_of(learner, settings)) for name in one.score_names]
 
 
@@ -78,7 +81,8 @@ def inputs_of(settings: Settings, report: ReportEvent = ignore_event) -> Inputs:
     """Return what watches whether the fields of the records are as they were."""
     records = settings.records
     schema = replace(to_schema(records), slices=slice_fields(records))
-    return Inputs(InputGate(schema), [*records.slices], report, sources_read(records))
+    in_group = settings.scale.workers > 1
+    return Inputs(InputGate(schema), [*records.slices], report, sources_read(records), in_group=in_group)
 
 
 def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:
@@ -91,7 +95,8 @@ def _slices_of(learner: Learner, settings: Settings) -> tuple[Watcher, ...]:
             "records.slices: neither the model's loss nor its metrics say what its label is, as with several outputs, "
             "so there is no score to show by slices; leave it out, or compile one of Keras' losses or metrics"
         )
-    return (SliceScores(SliceGate([*settings.records.slices]), plan, window, time.monotonic),)
+    in_group = settings.scale.workers > 1
+    return (SliceScores(SliceGate([*settings.records.slices]), plan, window, time.monotonic, in_group=in_group),)
 
 
 def _served_of(learner: Learner, settings: Settings, opened: ExitStack) -> tuple[Watcher, ...]:

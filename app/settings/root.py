@@ -290,7 +290,6 @@ class Settings(Section):
             "training.members work with one worker only; leave them out": training.members is not None,
             "records.label.classes works with one worker only": self._numbers_classes,
             "golden.path works with one worker only": self.golden.used,
-            "records.slices work with one worker only": bool(self.records.slices),
             "labels.score_on_arrival works with one worker only": self.labels.used and self.labels.score_on_arrival,
             f"labels.match: {self.labels.match} works with one worker only": self.labels.used
             and self.labels.match is not Match.ALL,

@@ -167,6 +167,8 @@ class Sampled(NamedTuple):
     """The records that could not be decoded."""
     unread: Sequence[UnreadTypes]
     """Of records that were looked at."""
+    times: Int64s | None = None
+    """The event times of all records that were sampled, if `sample` holds only some of them."""
 
 
 class SeenInputs(NamedTuple):
@@ -177,6 +179,11 @@ class SeenInputs(NamedTuple):
     """The places in the sample."""
     start: int
     end: int
+
+    @property
+    def times(self) -> Int64s:
+        """The event times of all that were sampled."""
+        return self.kept.sample.times[self.rows] if self.kept.times is None else self.kept.times
 
     def refused(self) -> Sequence[Refused]:
         """Return the records that could not be decoded."""

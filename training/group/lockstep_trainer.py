@@ -37,6 +37,7 @@ from millrace.training.group.one_state import Opening, deal
 from millrace.training.group.own_stream import OwnStream, Sieve, Waits
 from millrace.training.group.requests import Asked, Requests
 from millrace.training.group.roles import GroupParts
+from millrace.training.group.watched_together import WatchedTogether
 from millrace.training.model.call.culprit_search import absent
 from millrace.training.recovery.step_errors import BlockRaised
 from millrace.training.telemetry.label_sums import LabelSums
@@ -52,14 +53,14 @@ _LABELS, _WEIGHTED = "labels", "weighted_labels"
 
 
 class Scores:
-    """The sums that one member has scored, until they are in the live metrics of all.
+    """The sums that one member has scored, until they are in the live metrics of all; what it has watched beside them.
 
     Losses and states of metrics are the group's at every member; records and labels each member counts for itself. So
     that a mean never mixes the two, all of it waits for the next report of all.
     """
 
-    def __init__(self, group: Group, live: LiveMetrics) -> None:
-        self._group, self._live = group, live
+    def __init__(self, group: Group, live: LiveMetrics, watched: WatchedTogether) -> None:
+        self._group, self._live, self._watched = group, live, watched
         self._pending, self._waiting = Sums(), False
 
     @property
@@ -87,10 +88,15 @@ class Scores:
         scored = _summed_up(mine, others)
         if scored.records or scored.states:
             self._live.add(scored)
-        self.forget()
+        self._watched.report()
+        self._begin()
 
     def forget(self) -> None:
         """Drop what is not reported yet, as the state goes back."""
+        self._watched.forget()
+        self._begin()
+
+    def _begin(self) -> None:
         self._pending, self._waiting = Sums(), False
 
 
@@ -177,7 +183,7 @@ class GroupTrainer(TrainerThread):
     ) -> None:
         """`patience_s` is how long a block that is ready waits for those of other members; None for ever."""
         state = parts.state
-        self._scores = Scores(state.group, state.live)
+        self._scores = Scores(state.group, state.live, WatchedTogether(state.group, reports.watchers))
         learning = Learning(
             LearningParts(learner=state.learner, ledger=state.ledger, figures=parts.figures, in_flight=parts.in_flight),
             reports,

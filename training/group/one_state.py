@@ -253,9 +253,9 @@ class GroupState:
         shaping = {one.name: self._collected(one, whole) for one in self.shapers}
         if (reservoir := self._reservoir) is not None:
             mine = reservoir.snapshot()
-            shares = self.group.exchange.collect(_packed(mine))
+            shares = self.group.exchange.collect(packed(mine))
             mine.release()
-            shaping[reservoir.name] = joined([_unpacked(raw) for raw in shares]) if shares else PartState()
+            shaping[reservoir.name] = joined([unpacked(raw) for raw in shares]) if shares else PartState()
         return replace(whole, shaping=shaping)
 
     def take_whole(self, whole: Whole) -> None:
@@ -285,7 +285,7 @@ class GroupState:
             facts = {part.name: part.snapshot().facts for part in parts}
             said = json.dumps({**facts, "opening": opening.facts()}).encode()
         facts = json.loads(exchange.broadcast(said))
-        metrics = exchange.broadcast(_packed(self.live.snapshot()))
+        metrics = exchange.broadcast(packed(self.live.snapshot()))
         agreed = Opening.of(facts["opening"])
         mine = agreed.deal[membership.index]
         self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))
@@ -293,7 +293,7 @@ class GroupState:
         witness.restore(PartState(facts={str(p): row for p in mine if (row := facts[witness.name].get(str(p)))}))
         if not membership.is_chief:
             self.progress.restore(PartState(facts=facts[self.progress.name]))
-            self.live.restore(_unpacked(metrics))
+            self.live.restore(unpacked(metrics))
         for one in self.shapers:
             part = ShaperPart(one)
             part.restore(self._dealt(part, lambda state, number: remembered_portion(state, agreed.deal[number])))
@@ -313,7 +313,7 @@ class GroupState:
 
     def _collected(self, states: Shaper, whole: Whole) -> PartState:
         """Gather what all members remember at the chief; the others get nothing."""
-        shares = [_unpacked(raw) for raw in self.group.exchange.collect(_packed(ShaperPart(states).snapshot()))]
+        shares = [unpacked(raw) for raw in self.group.exchange.collect(packed(ShaperPart(states).snapshot()))]
         if shares and self.join is not None and states is self.join.shaper:
             joined = self.join.whole([(share.arrays, share.facts) for share in shares])
             shares = [PartState(arrays=arrays, facts=facts) for arrays, facts in joined]
@@ -329,22 +329,24 @@ class GroupState:
         state = part.snapshot() if membership.is_chief else None
         mine = None if state is None else share(state, CHIEF)
         for number in range(CHIEF + 1, membership.workers):
-            raw = b"" if state is None else _packed(share(state, number))
+            raw = b"" if state is None else packed(share(state, number))
             received = self.group.exchange.spread(raw)
             if number == membership.index:
-                mine = _unpacked(received)
+                mine = unpacked(received)
         assert mine is not None
         return mine
 
 
-def _packed(state: PartState) -> bytes:
+def packed(state: PartState) -> bytes:
+    """Return a state as bytes."""
     buffer = io.BytesIO()
     facts = np.frombuffer(json.dumps(state.facts).encode(), np.uint8)
     np.savez(buffer, allow_pickle=False, **{**state.arrays, _FACTS: facts})
     return buffer.getvalue()
 
 
-def _unpacked(raw: bytes) -> PartState:
+def unpacked(raw: bytes) -> PartState:
+    """Return what `packed` has written."""
     with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
         facts = json.loads(arrays[_FACTS].tobytes())
         return PartState(arrays={name: arrays[name] for name in arrays.files if name != _FACTS}, facts=facts)

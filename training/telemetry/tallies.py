@@ -274,11 +274,17 @@ class WindowedTallies:
 
     def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take back what `arrays` has returned; the window must not mix two histories."""
-        self.total = {}
-        for name, one in arrays.items():
-            group, _, column = name.rpartition("/")
-            self.total.setdefault(group, {})[column] = np.array(one, np.float64)
+        self.total = tallies_in(arrays)
         self._parts.clear()
+
+
+def tallies_in(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tallies]:
+    """Return the tallies of groups that `arrays` of `WindowedTallies` has written."""
+    found: dict[str, Tallies] = {}
+    for name, one in arrays.items():
+        group, _, column = name.rpartition("/")
+        found.setdefault(group, {})[column] = np.array(one, np.float64)
+    return found
 
 
 def add_tallies(to: dict[str, Tallies], found: Mapping[str, Tallies]) -> None:

@@ -1,12 +1,15 @@
 """A watcher sees what each call has learnt, and changes nothing of it.
 
 The detectors and the score on arrival are watchers. The trainer holds a list of them and knows none by name: each is a
-part of the checkpoint and reports its own figures. A checkpoint from before a watcher was there holds nothing of it,
-and its part is then restored from an empty state. `app/service/watchers.py` makes those that the settings ask for.
+part of the checkpoint and reports its own figures. In a group of workers each member's watchers see its own calls, and
+those of the chief take in what the others have seen; the state and the figures are the chief's.
+
+A checkpoint from before a watcher was there holds nothing of it, and its part is then restored from an empty state.
+`app/service/watchers.py` makes those that the settings ask for.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,7 +19,7 @@ import numpy.typing as npt
 
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Rows
-from millrace.training.checkpoints.parts import Part
+from millrace.training.checkpoints.parts import Part, PartState
 from millrace.training.telemetry.live_metrics import Sums
 
 
@@ -65,6 +68,19 @@ class Watcher(Part, ABC):
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
+
+    def agree(self, gather: Callable[[bytes], list[bytes]]) -> None:
+        """In a group: agree with the other members on what the shares are made by. Called by all of them.
+
+        `gather` gives the bytes of every member, by their numbers, and is called as often by each.
+        """
+
+    def share(self) -> PartState:
+        """Return what a member that does not lead its group has seen since this was asked last, and forget it."""
+        return PartState()
+
+    def take_shares(self, shares: Sequence[PartState]) -> None:
+        """At the chief: take in the shares of all others, by their numbers; all have made the same calls."""
 
 
 def target_of(rows: Rows) -> Any | None:

@@ -1,6 +1,7 @@
 // Whether the records are as they were, in a dialog: each field, the worst first, and of one of them more, now and before.
 
 import { byId, drawn, element, say } from "./dom.js";
+import { follows } from "./group.js";
 import * as words from "./words.js";
 
 const EVERY_MS = 5000;
@@ -15,7 +16,7 @@ const AGAINST = { before: "before", day: "a day ago", week: "a week ago", export
 // `read` gets a path of the API; `changed` is the event of a field that has changed a moment ago.
 export async function inputs(status, read, changed) {
   const button = byId("as-before");
-  button.hidden = status.training == null || status.group != null;
+  button.hidden = status.training == null || follows(status); // of a group the chief has them
   const field = changed?.facts?.field;
   button.classList.toggle("warns", field !== undefined);
   button.title = changed?.text ?? "";

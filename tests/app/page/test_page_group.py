@@ -73,3 +73,7 @@ def test_the_page_of_a_worker_sends_whoever_commands_to_the_chief(browser: Brows
     expect(page.locator("#in-full-title")).to_have_text("The outcome of every offset of worker 1's partitions")
     for button in ("#pause", "#save"):
         expect(page.locator(button)).to_be_disabled()
+    expect(page.locator("#as-before")).to_be_hidden()  # the chief sees the records of all
+    rig.service.board.group = group(0, member(), member())
+    rig.post()
+    expect(page.locator("#as-before")).to_be_visible()

@@ -12,7 +12,6 @@ from millrace.consumers.section import SettingError
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"RECORDS__SLICES": '["country"]'}, "records.slices work with one worker only"),
         ({"TRAINING__BATCH_SIZE": "1000"}, "training.batch_size is 1000, which 3 workers cannot share evenly"),
         ({"TRAINING__REPLICAS": "3"}, "training.replicas is 3; write auto"),
         (

@@ -1,10 +1,11 @@
 """The calibration: whether the probabilities of the live metrics' answers come true, and how numbers miss.
 
-Owns the part `calibration`: the tallies since checkpoint 0, a function of the records that are learnt. Runs on the
-trainer's thread. What it counts is described in `training/telemetry/tallies.py`.
+Owns the part `calibration`: the tallies since checkpoint 0, a function of the records that are learnt; in a group those
+of all members add up at the chief. Runs on the trainer's thread. What it counts is described in
+`training/telemetry/tallies.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from millrace.training.telemetry.tallies import (
     answered,
     number_of_bin,
     scored_in,
+    tallies_in,
     tallies_of_all,
     truth_columns,
 )
@@ -120,6 +122,20 @@ class Calibration(Watcher):
         self._tallies.load({name: one for name, one in state.arrays.items() if same and name in known})
         self._waiting, self._answers, self._partitions = [], 0, {}
         self._worst.clear()
+
+    def share(self) -> PartState:
+        """Return the tallies of the calls since this was asked last, and their worst records."""
+        self._count()
+        share = PartState(arrays=dict(self._tallies.arrays()), facts={"worst": self._worst.missed()})
+        self.restore(PartState())
+        return share
+
+    def take_shares(self, shares: Sequence[PartState]) -> None:
+        """Add what the other members have tallied."""
+        for share in shares:
+            if share.arrays:
+                self._tallies.add(tallies_in(share.arrays))
+                self._worst.add_missed((far, partition, offset) for far, partition, offset in share.facts["worst"])
 
 
 def figures_of(window: Tallies, total: Tallies, kind: Labels) -> CalibrationFigures:

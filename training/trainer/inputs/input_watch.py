@@ -7,18 +7,19 @@ records there are. Fields that change within a minute are one mark, with the one
 
 Owns the part `inputs`: the open window, the rows of those before, how far each field has moved in its past, and what
 has changed. It is a function of the records and of where calls end. Calls wait for each other, until the figures are
-asked for at the latest: once a second. Runs on the trainer's thread; `view` is for any.
+asked for at the latest: once a second. In a group the calls of all members wait until they report, and the chief takes
+in what each call has learnt at all of them. Runs on the trainer's thread; `view` is for any.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from millrace.pipelines.gates.input_gate import InputGate, SeenInputs
-from millrace.pipelines.stream.blocks import Span
+from millrace.pipelines.gates.input_gate import InputGate
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 from millrace.training.telemetry.watcher import Call, Watcher
@@ -38,6 +39,7 @@ from millrace.training.trainer.inputs.figures import CHANGED, NAME, InputFigures
 from millrace.training.trainer.inputs.hours import HoursOfInputs
 from millrace.training.trainer.inputs.inputs_view import InputsView
 from millrace.training.trainer.inputs.open_window import WINDOW_MS, OpenWindow, WindowRows
+from millrace.training.trainer.inputs.shared_calls import SeenCall, received, sent
 from millrace.training.trainer.inputs.unread_fields import UnreadFields, named
 
 _REFERENCE, _RENEWED = 8, 4
@@ -78,8 +80,11 @@ class Inputs(Watcher):
         slices: Collection[str] = (),
         report: ReportEvent = ignore_event,
         read: Collection[str] = (),
+        *,
+        in_group: bool = False,
     ) -> None:
         """`slices` are the fields by whose values a change may be told apart, `read` the sources that are read."""
+        self._in_group = in_group
         self.gates = (gate,)
         self._gate, self._report = gate, report
         self.fields = (*gate.numbers, *gate.texts)
@@ -124,31 +129,45 @@ class Inputs(Watcher):
         self._cut: dict[str, int] = {}
         self.unread.clear()
         self._hours.clear()
-        self._waiting: list[tuple[Span, Sequence[SeenInputs]]] = []
-        """What calls have learnt and is not in the window yet; `_calls` are the places where each call ends."""
-        self._calls: list[int] = []
+        self._waiting: list[SeenCall] = []
+        """Calls whose records are not in the window yet."""
         self._records = 0
 
     def called(self, call: Call) -> None:
         """Take in the records of a call."""
-        for span in call.facts.spans:
-            self._waiting.append((span, self._gate.take(span.partition, span.end)))
-            self._records += span.records
-        self._calls.append(len(self._waiting))
+        self._waiting.append([(span, self._gate.take(span.partition, span.end)) for span in call.facts.spans])
+        self._records += sum(span.records for span in call.facts.spans)
         if self._records >= _AT_ONCE:
             self._catch_up()
 
+    def share(self) -> PartState:
+        """Return the records of the calls since this was asked last."""
+        return sent(self._taken(), self._gate)
+
+    def take_shares(self, shares: Sequence[PartState]) -> None:
+        """Add the calls that wait, each with what the other members have learnt by it."""
+        every = [self._taken(), *(received(share, self._gate) for share in shares)]
+        self._add([sorted(chain(*same), key=lambda one: one[0].partition) for same in zip(*every, strict=True)])
+
+    def _taken(self) -> list[SeenCall]:
+        waiting, self._waiting, self._records = self._waiting, [], 0
+        return waiting
+
     def _catch_up(self) -> None:
-        """Add the calls that wait to the window, one after another, and compare it where it is over."""
-        first = 0
-        for end in self._calls:
+        """Add the calls that wait, unless those of other members are to come."""
+        if not self._in_group:
+            self._add(self._taken())
+
+    def _add(self, calls: Iterable[SeenCall]) -> None:
+        """Add calls to the window, one after another, and compare it where it is over."""
+        for call in calls:
             records = 0
-            for span, taken in self._waiting[first:end]:
+            for span, taken in call:
                 records += span.records - span.filtered
                 for name, count in span.truncated.items():
                     self._cut[name] = self._cut.get(name, 0) + count
                 for seen in taken:
-                    self._open.add(span.partition, seen.kept.sample, seen.rows)
+                    self._open.add(span.partition, seen.kept.sample, seen.rows, seen.times)
                     for offset, time_ms, types in seen.unread():
                         self.unread.note((str(span.partition), offset, time_ms), types)
                     for one in seen.refused():
@@ -158,8 +177,6 @@ class Inputs(Watcher):
                             self._refused_now[self._by_source.get(one.field, [])] += 1
             if self._open.ended(records):
                 self._close()
-            first = end
-        self._waiting, self._calls, self._records = [], [], 0
 
     def figures(self) -> InputFigures | None:
         """Return how the fields are, by name; None before the first window is over."""

@@ -129,14 +129,15 @@ class OpenWindow:
         self._times: list[Int64s] = []
         """Of the call that is being taken in."""
 
-    def add(self, partition: Partition, sample: InputSample, rows: slice) -> None:
-        """Add what was sampled of the records of a call: these rows of a chunk's sample."""
+    def add(self, partition: Partition, sample: InputSample, rows: slice, times: Int64s) -> None:
+        """Add what was sampled of the records of a call: these rows of a chunk's sample, and all of their times."""
+        if len(times):
+            self._times.append(times)
         if rows.start == rows.stop:
             return
         if partition not in self.partitions:
             self.partitions.append(partition)
         at = self.partitions.index(partition)
-        self._times.append(sample.times[rows])
         self._rows += rows.stop - rows.start
         self._new_rows += rows.stop - rows.start
         if self._new and self._new[-1][1] is sample and self._new[-1][2].stop == rows.start:

@@ -4,18 +4,25 @@ The first `MOST_VALUES` values of a field are held, in the sequence in which rec
 `other`. So a value that is held has been counted from its first record on, and which are held is a function of what is
 learnt, as the weights are. `all` are the records of every slice.
 
+In a group answers wait until all members report. These agree first on which values are held, by where each value came
+first at any of them; then each counts its answers, and the chief adds them up.
+
 Owns the part `slices`: which values are held, and their tallies since checkpoint 0. Runs on the trainer's thread. The
 values come from the gate, on the generator's thread.
 """
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from millrace.consumers.records import Partition
 from millrace.pipelines.gates.slice_gate import Sliced, SliceGate
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.group_report import CHIEF
 from millrace.training.telemetry.label_sums import Floats, Labels
 from millrace.training.telemetry.tallies import (
     ABSOLUTE,
@@ -34,6 +41,7 @@ from millrace.training.telemetry.tallies import (
     score_columns,
     scored_in,
     tallies,
+    tallies_in,
     tallies_of_all,
 )
 from millrace.training.telemetry.watcher import Call, Watcher
@@ -58,6 +66,45 @@ SCORES: Mapping[Labels, tuple[str, ...]] = {
 """By the kind of label; slices are sorted by the first one."""
 Score = tuple[float, float, float]
 """A value, and where its interval begins and ends; NaN for no interval."""
+First = tuple[int, str, int, int, str]
+"""Where a value came first: the call of a report, the topic, the partition, the offset; and the value."""
+
+
+class Coded(NamedTuple):
+    """The values of one field, of the rows of a call."""
+
+    names: Sequence[str]
+    codes: Whole
+    """The place of each row's value among the names; their number for a row of which nothing is known."""
+
+    def placed(self, held: Mapping[str, int]) -> Whole:
+        """Return the place of each row's value among those that are held; -1 for others."""
+        return np.array([*(held.get(name, -1) for name in self.names), -1])[self.codes]
+
+    def new(self, held: Mapping[str, int], where: tuple[Whole, Whole]) -> Iterable[tuple[str, int]]:
+        """Return the values that are not held, each with the row in which it is first, in the sequence of these.
+
+        `where` are the rows' partitions and offsets.
+        """
+        partitions, offsets = where
+        new = np.flatnonzero((self.placed(held) < 0) & (self.codes < len(self.names)))
+        new = new[np.lexsort((offsets[new], partitions[new]))]
+        found = dict[str, int]()
+        for row, code in zip(new.tolist(), self.codes[new].tolist(), strict=True):
+            found.setdefault(self.names[code], row)
+        return found.items()
+
+
+class Unplaced(NamedTuple):
+    """Answers of a member of a group that wait until it is agreed which values are held."""
+
+    columns: list[Column]
+    each: int
+    """Answers to a row."""
+    fields: Mapping[str, Coded]
+    where: tuple[Whole, Whole]
+    partitions: Mapping[int, Partition]
+    call: int
 
 
 class SliceScores(Watcher):
@@ -65,7 +112,19 @@ class SliceScores(Watcher):
 
     name = NAME
 
-    def __init__(self, gate: SliceGate, plan: BaselinePlan, window_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        gate: SliceGate,
+        plan: BaselinePlan,
+        window_s: float,
+        clock: Callable[[], float],
+        *,
+        in_group: bool = False,
+    ) -> None:
+        self._in_group = in_group
+        self._unplaced: list[Unplaced] = []
+        self._calls = 0
+        """Those since the last report of a group."""
         self.gates = (gate,)
         self.score_names = [f"{WORST}.{name}" for name in SCORES.get(plan.labels, ()) if name in HIGHER_IS_BETTER]
         self._gate, self._plan, self._tallies = gate, plan, WindowedTallies(window_s, clock)
@@ -85,13 +144,63 @@ class SliceScores(Watcher):
             # A label of several columns has as many answers to a record.
             where, each = rows.places(), rows.labels.size // len(rows.labels)
             at = _located(*where, taken)
-            places = {
-                field: np.repeat(_placed(field, where, at, taken, held), each) for field, held in self._held.items()
-            }
-            self._waiting.append((score_columns(rows, self._plan.labels), places))
-            self._rows += rows.labels.size
+            fields = {field: _coded(field, at, taken) for field in self._held}
+            columns = score_columns(rows, self._plan.labels)
+            if self._in_group:
+                partitions = {span.index: span.partition for span in call.facts.spans}
+                self._unplaced.append(Unplaced(columns, each, fields, where, partitions, self._calls))
+                continue
+            for field, held in self._held.items():
+                if len(held) < MOST_VALUES:
+                    _hold((name for name, _ in fields[field].new(held, where)), held)
+            self._wait(columns, fields, each)
+        self._calls += 1
         if self._rows >= _AT_ONCE:
             self._count()
+
+    def _wait(self, columns: list[Column], fields: Mapping[str, Coded], each: int) -> None:
+        """Have answers wait until they are counted."""
+        places = {field: np.repeat(fields[field].placed(held), each) for field, held in self._held.items()}
+        self._waiting.append((columns, places))
+        self._rows += len(next(iter(places.values())))
+
+    def agree(self, gather: Callable[[bytes], list[bytes]]) -> None:
+        """Hold the values that the chief holds, and of those that are new the ones that came first at any member."""
+        held = json.loads(gather(json.dumps({field: [*held] for field, held in self._held.items()}).encode())[CHIEF])
+        self._held = {field: {value: at for at, value in enumerate(held[field])} for field in self._gate.fields}
+        # No other value of this member can be among the first of all.
+        news = {field: self._new(field)[: MOST_VALUES - len(held)] for field, held in self._held.items()}
+        said = [json.loads(raw) for raw in gather(json.dumps(news).encode())]
+        for field, held in self._held.items():
+            _hold((one[-1] for one in sorted(tuple(one) for each in said for one in each[field])), held)
+        for one in self._unplaced:
+            self._wait(one.columns, one.fields, one.each)
+        self._unplaced, self._calls = [], 0
+
+    def _new(self, field: str) -> list[First]:
+        """Return the values of what waits that are not held, in the sequence in which they came."""
+        held = self._held[field]
+        if len(held) == MOST_VALUES:
+            return []
+        found = dict[str, First]()
+        for one in self._unplaced:
+            partitions, offsets = one.where
+            for name, row in one.fields[field].new(held, one.where):
+                partition = one.partitions[int(partitions[row])]
+                found.setdefault(name, (one.call, partition.topic, partition.number, int(offsets[row]), name))
+        return sorted(found.values())
+
+    def share(self) -> PartState:
+        """Return the tallies of the calls since this was asked last."""
+        self._count()
+        share = PartState(arrays=dict(self._tallies.arrays()))
+        self._tallies.load({})
+        return share
+
+    def take_shares(self, shares: Sequence[PartState]) -> None:
+        """Add what the other members have tallied."""
+        for share in shares:
+            self._tallies.add(tallies_in(share.arrays))
 
     def _count(self) -> None:
         """Count the answers that wait, by slice."""
@@ -161,6 +270,7 @@ class SliceScores(Watcher):
     def restore(self, state: PartState) -> None:
         """Take it back; fields that were not sliced before, and labels of another kind, begin anew."""
         self._waiting, self._rows, self._seen_at = [], 0, -math.inf
+        self._unplaced, self._calls = [], 0
         same = state.facts.get("labels") == self._plan.labels
         held = state.facts.get("held", {}) if same else {}
         self._held = {
@@ -185,14 +295,8 @@ def _located(partitions: Whole, of_rows: Whole, taken: Mapping[int, Sequence[Sli
     return at
 
 
-def _placed(
-    field: str, where: tuple[Whole, Whole], at: Whole, taken: Mapping[int, Sequence[Sliced]], held: dict[str, int]
-) -> Whole:
-    """Return the place of each row's value among those held, of which there may be more now; -1 for others.
-
-    `where` are the rows' partitions and offsets.
-    """
-    partitions, offsets = where
+def _coded(field: str, at: Whole, taken: Mapping[int, Sequence[Sliced]]) -> Coded:
+    """Return the values of some rows; `at` is the place of each row's record among all that were taken."""
     pieces = [piece.fields[field] for some in taken.values() for piece in some]
     names = [name for piece in pieces for name in piece.values]
     starts = np.cumsum([0, *(len(piece.values) for piece in pieces)])
@@ -200,19 +304,14 @@ def _placed(
     codes = np.concatenate(
         [*(piece.codes + start for piece, start in zip(pieces, starts[:-1], strict=True)), [len(names)]]
     ).astype(np.int64)[at]
+    return Coded(names, codes)
 
-    def placed() -> Whole:
-        return np.array([*(held.get(name, -1) for name in names), -1])[codes]
 
-    places = placed()
-    if len(held) < MOST_VALUES:
-        new = np.flatnonzero((places < 0) & (codes < len(names)))
-        new = new[np.lexsort((offsets[new], partitions[new]))]
-        for code in dict.fromkeys(codes[new].tolist()):
-            if len(held) < MOST_VALUES:
-                held.setdefault(names[code], len(held))
-        places = placed()
-    return places
+def _hold(new: Iterable[str], held: dict[str, int]) -> None:
+    """Hold values that are new, in this sequence, until there are enough."""
+    for name in new:
+        if len(held) < MOST_VALUES:
+            held.setdefault(name, len(held))
 
 
 def records_in(found: Tallies) -> int:

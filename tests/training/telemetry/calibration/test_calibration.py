@@ -238,3 +238,31 @@ def test_answers_that_wait_are_those_of_their_partitions_after_a_new_one_took_it
     found = calibration.figures()
     assert found is not None
     assert {one.partition for one in found.worst or ()} == {"clicks:0", "views:0"}
+
+
+@pytest.mark.parametrize("kind", [Labels.BINARY, Labels.NUMBERS])
+def test_the_chief_of_a_group_shows_the_calibration_of_one_worker(kind: Labels) -> None:
+    random, clock = np.random.default_rng(4), Clock()
+    alone, chief, member = (Calibration(BaselinePlan(labels=kind), WINDOW_S, clock) for _ in range(3))
+    for call in range(40):
+        for number, one in enumerate((chief, member)):
+            answers = random.random(50).astype(np.float32)
+            labels = (random.random(50) < answers).astype(np.float32)
+            made = AnswerLog.call(labels, answers)
+            facts: Any = SimpleNamespace(spans=[SimpleNamespace(index=0, partition=Partition("clicks", number))])
+            made = replace(made, facts=facts)
+            for each in (alone, one):
+                each.called(made)
+        if call % 3 == 0:
+            for one in (alone, chief):
+                one.figures()
+            chief.take_shares([member.share()])
+            assert member.figures() is None, "only the chief holds what all have tallied"
+            clock.now += WINDOW_S / 10
+    chief.take_shares([member.share(), PartState(facts={"worst": []})])
+    assert chief.figures() == alone.figures()
+    expected, found = alone.snapshot(), chief.snapshot()
+    assert found.facts == expected.facts
+    assert found.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array, name)

@@ -1,6 +1,7 @@
 """The score of each slice is that of its records alone, and a part of the state, through kills and a rewind."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -97,13 +98,14 @@ class Life:
     stream: Stream
     positions: dict[Partition, int]
     state: Any = None
+    in_group: bool = False
 
     def __post_init__(self) -> None:
         self.read = dict(self.positions)
         self.gate = SliceGate(FIELDS)
         self.gate.begin(self.positions)
         plan = BaselinePlan(labels=self.stream.kind)
-        self.scores = SliceScores(self.gate, plan, 600.0, Clock())
+        self.scores = SliceScores(self.gate, plan, 600.0, Clock(), in_group=self.in_group)
         if self.state is not None:
             self.scores.restore(self.state)
 
@@ -111,16 +113,20 @@ class Life:
         """Learn some blocks, as far as there are records."""
         random = self.stream.random
         for _ in range(calls):
-            ends = {p: min(RECORDS, at + int(random.integers(0, 120))) for p, at in self.positions.items()}
-            for partition, end in ends.items():
-                while self.read[partition] < end:
-                    start = self.read[partition]
-                    self.read[partition] = min(RECORDS, start + int(random.integers(1, 200)))
-                    chunk = self.stream.chunk(partition, start, self.read[partition])
-                    # A gate is asked about a chunk again that another one holds back.
-                    assert all(self.gate.admits(chunk) for _ in range(int(random.integers(1, 3))))
-            self.scores.called(self.stream.call({p: (self.positions[p], end) for p, end in ends.items()}))
-            self.positions = ends
+            self.learns_to({p: min(RECORDS, at + int(random.integers(0, 120))) for p, at in self.positions.items()})
+
+    def learns_to(self, ends: Mapping[Partition, int]) -> None:
+        """Learn one block, up to these offsets."""
+        random = self.stream.random
+        for partition, end in ends.items():
+            while self.read[partition] < end:
+                start = self.read[partition]
+                self.read[partition] = min(RECORDS, start + int(random.integers(1, 200)))
+                chunk = self.stream.chunk(partition, start, self.read[partition])
+                # A gate is asked about a chunk again that another one holds back.
+                assert all(self.gate.admits(chunk) for _ in range(int(random.integers(1, 3))))
+        self.scores.called(self.stream.call({p: (self.positions[p], end) for p, end in ends.items()}))
+        self.positions = dict(ends)
 
 
 def plain_auc(labels: npt.NDArray[Any], answers: npt.NDArray[Any]) -> float:
@@ -276,3 +282,66 @@ def test_a_chunk_that_another_gate_holds_back_is_kept_once() -> None:
     assert [one.offsets.tolist() for one in gate.take(P0, 10)] == [[7, 8, 9]]
     gate.begin({P0: 0})
     assert gate.take(P0, 10) == []
+
+
+def in_turn(members: Sequence[SliceScores]) -> None:
+    """Have the members of a group report, as they do at the same time."""
+    # Each gives its bytes before it takes those of all: the first round is the chief's values, the second what is new.
+    rounds: list[list[bytes]] = [[], []]
+    threads = []
+    both = threading.Barrier(len(members), timeout=10)
+    lock = threading.Lock()
+
+    def agree(number: int, one: SliceScores) -> None:
+        at = iter(rounds)
+
+        def gather(mine: bytes) -> list[bytes]:
+            said = next(at)
+            with lock:
+                said.append(number.to_bytes() + mine)
+            both.wait()
+            return [raw[1:] for raw in sorted(said, key=lambda raw: raw[0])]
+
+        one.agree(gather)
+
+    for number, one in enumerate(members):
+        threads.append(threading.Thread(target=agree, args=(number, one)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    members[0].take_shares([one.share() for one in members[1:]])
+
+
+@pytest.mark.parametrize("kind", [Labels.BINARY, Labels.CLASSES])
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_chief_of_a_group_shows_the_slices_of_one_worker(kind: Labels, count: int) -> None:
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    stream = Stream(np.random.default_rng(seed), kind)
+    random = stream.random
+    alone = Life(stream, dict.fromkeys(PARTITIONS, 0))
+    mine = [PARTITIONS[number::count] for number in range(count)]
+    members = [Life(stream, dict.fromkeys(some, 0), in_group=True) for some in mine]
+    for call in range(80):
+        ends = {p: min(RECORDS, at + int(random.integers(0, 30))) for p, at in alone.positions.items()}
+        alone.learns_to(ends)
+        for some, member in zip(mine, members, strict=True):
+            member.learns_to({p: ends[p] for p in some})
+        members[0].scores.figures()
+        if call % 7 == 0:
+            in_turn([one.scores for one in members])
+        if call == 21:
+            # All begin again; what came after the report that the checkpoint was made by is not lost here.
+            state = members[0].scores.snapshot()
+            members = [
+                Life(stream, dict(one.positions), state if number == 0 else None, in_group=True)
+                for number, one in enumerate(members)
+            ]
+    in_turn([one.scores for one in members])
+    expected, found = alone.scores.snapshot(), members[0].scores.snapshot()
+    assert found.facts == expected.facts
+    assert len(found.facts["held"]["country"]) == MOST_VALUES
+    assert found.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array, name)
+    assert members[1].scores.figures() == {}, "only the chief holds what all have tallied"
