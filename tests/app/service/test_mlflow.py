@@ -18,6 +18,7 @@ from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.settings_checks import mlflow_check
 from millrace.consumers.errors import ConfigError
+from millrace.training.trainer.board import Board
 from tests.app.api_rig import CONFIG, Rig, serving
 from tests.conftest import WaitFor
 
@@ -114,7 +115,7 @@ def test_without_the_extra_the_start_and_validate_say_what_to_install(
     monkeypatch.setattr(mlflow, "find_spec", lambda _name: None)
     settings = load(config(tmp_path, "http://mlflow:5000"), {}).settings
     with pytest.raises(ConfigError, match=r"pip install 'millrace\[mlflow\]'"):
-        Mlflow(lambda: settings, Rig(tmp_path).service.board)
+        Mlflow(lambda: settings, Board())
     assert mlflow_check("http://mlflow:5000").outcome == "fail"
 
 
