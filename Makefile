@@ -198,7 +198,7 @@ licences: $(READY) ## The licence of each package that runs: docs/licences.md; f
 	$(BIN)/python -m tests.house.supply_chain licences build/licences.json docs/licences.md
 
 audit: $(READY) ## Known vulnerabilities of what runs, of requirements/run.lock: build/audit.json; fails on one, and where one package was not audited
-	@mkdir -p build
+	@mkdir -p build && rm -f build/audit.json
 	-$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==2.10.1 pip-audit --disable-pip --require-hashes \
 		--progress-spinner off --format json --output build/audit.json -r requirements/run.lock
 	$(BIN)/python -m tests.house.supply_chain audit build/audit.json

@@ -39,6 +39,7 @@ from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.inputs.inputs_view import InputsView
 
 if TYPE_CHECKING:
+    from millrace.app.service.senders import Sender
     from millrace.app.service.service import Service
 
 Look = Callable[[Observation], None]
@@ -105,10 +106,9 @@ def make_application(
             (
                 events.look,
                 StatusLog(service.settings.logs.progress).look,
-                lambda _observation: service.otlp.look(collector.collect),
-                lambda _observation: service.mlflow.look(),
+                *(_looking(sender, collector) for sender in service.senders),
             ),
-            (partial(service.otlp.stop, collector.collect), service.mlflow.stop),
+            [partial(sender.stop, collector.collect) for sender in service.senders],
         ),
         middleware=[Middleware(ApiMiddleware, stamp=stamp, commands=(authorizer, audit), readers=readers)],
         responses={422: {"model": ProblemDocument}},
@@ -135,6 +135,10 @@ def make_application(
 def _inputs(service: "Service") -> InputsView | None:
     """Return what is known of the records; None before the first window, and where nothing watches them."""
     return next((one.view for one in service.watchers if isinstance(one, Inputs)), None)
+
+
+def _looking(sender: "Sender", collector: ServiceCollector) -> Look:
+    return lambda _observation: sender.look(collector.collect)
 
 
 @contextlib.asynccontextmanager

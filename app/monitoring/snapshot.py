@@ -122,7 +122,7 @@ def take(service: "Service") -> Snapshot:
         held=service.holding.now(),
         lost_history=service.lost_history,
         provenance=running.provenance,
-        figures={**reported_by(vars(service).values()), **(posting.figures if posting else {})},
+        figures={**reported_by((*vars(service).values(), *service.senders)), **(posting.figures if posting else {})},
         group=service.board.group,
     )
 

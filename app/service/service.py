@@ -37,7 +37,6 @@ from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.label_join import connect_labels, due_start, due_until, ends_of
 from millrace.app.service.lifecycle_events import tell_ended, tell_started
 from millrace.app.service.lost_history import LostHistory, lost_history
-from millrace.app.service.mlflow.mlflow import Mlflow
 from millrace.app.service.model_setup import (
     build_learner,
     golden_of,
@@ -46,10 +45,10 @@ from millrace.app.service.model_setup import (
     prove,
     require_known_conditions,
 )
-from millrace.app.service.otlp.otlp import Otlp
 from millrace.app.service.phase_limits import phase_limits
 from millrace.app.service.process import tune
 from millrace.app.service.provenance import hyperparameter_options, proven_with, provenance_of
+from millrace.app.service.senders import senders_of
 from millrace.app.service.step_numbers import settled
 from millrace.app.service.watchers import scored_by, watchers_of
 from millrace.app.settings import Loaded, Settings
@@ -178,8 +177,8 @@ class Service:
         self.gpus = Gpus()
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
-        self.otlp = Otlp(self.settings, self.meter, self.board)
-        self.mlflow = Mlflow(lambda: self.settings, self.board, commits=options.commits)
+        # A trial is nobody's service to tell of.
+        self.senders = senders_of(lambda: self.settings, self.meter, self.board) if options.commits else ()
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.mirroring = Mirroring(
             # A trial's checkpoints are nobody's to resume from.

@@ -79,6 +79,13 @@ def test_a_service_tells_its_scores_and_versions_once_over_a_restart_and_an_outa
                     again.terminate()
                     again.finish()
                 check_told(url, project, first, sum(map(len, topic.verdicts)))
+                MlflowClient(tracking_uri=url).delete_run(first)
+                with Run(project) as third:
+                    wait_for(lambda: third.status().get("mlflow", {}).get("run") is not None, timeout=60)
+                    second = third.status()["mlflow"]["run"]
+                    MlflowClient(tracking_uri=url).delete_run(second)
+                    topic.write(500)
+                    wait_for(lambda: third.status()["mlflow"]["run"] not in (first, second), timeout=60)
 
 
 def check_told(url: str, project: Project, run_id: str, records: int) -> None:

@@ -1,20 +1,22 @@
 """An MLflow server as an extra: it is told the live scores by time, and each version that is exported.
 
-Owns the thread `mlflow`, if a server is set; it imports MLflow, which nothing else does. The training never waits and
+Owns the thread `mlflow`; it imports MLflow, which nothing else does. The training never waits and
 calls nothing here: the thread reads the newest posting of the board and the folder of the exports. Scores that a server
-has missed while it was away are missing there; versions are registered when it is back. The thread ends with the HTTP
-side.
+has missed while it was away are missing there; versions are registered when it is back.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from prometheus_client.core import Metric as Family
 
 from millrace.app.service.mlflow.figures import MlflowFigures
+from millrace.app.service.sending import Outage, Readiness
 from millrace.app.settings import Settings
 from millrace.app.settings.environment import set_unless_set
 from millrace.app.settings.loading import leaves
@@ -23,6 +25,7 @@ from millrace.app.settings.spelling import dotted, flow
 from millrace.consumers.errors import ConfigError
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
+from millrace.training.telemetry.meter import Meter
 from millrace.training.trainer.board import Board
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _STOP_S = 2.0
-_LOG_EVERY_S = 60.0
 _USUAL = {
     # It is tried again in any case, and a request that hangs would hold up the end.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -42,34 +44,44 @@ _USUAL = {
 
 
 class Mlflow:
-    """Tells a server how one model learns, or tells nobody."""
+    """Tells the server at mlflow.tracking_uri how one model learns: a `Sender`."""
 
-    def __init__(self, settings: Callable[[], Settings], board: Board, *, commits: bool = True) -> None:
-        """Tell nobody where mlflow.tracking_uri is not set, nor of a trial. ConfigError if the extra is missing."""
+    name: ClassVar = "mlflow"
+
+    def __init__(self, settings: Callable[[], Settings], _meter: Meter, board: Board) -> None:
         self._settings, self._board = settings, board
         self._options = settings().mlflow
-        self._on = commits and self._options.tracking_uri is not None
-        if self._on:
-            require_extra()
-        self._figures = MlflowFigures(tracking_uri=self._options.tracking_uri or "")
+        self._uri = self._options.tracking_uri or ""
+        self._figures = MlflowFigures(tracking_uri=self._uri)
+        begins = f"mlflow.tracking_uri: {self._uri} takes nothing, which stops nothing else"
+        self._outage = Outage(log, begins, "the MLflow server is told again")
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._posted: object = None
-        self._reported, self._logged_at = False, float("-inf")
 
-    def figures(self) -> MlflowFigures | None:
-        """Return what was sent; None where nothing is."""
-        return self._figures if self._on else None
+    @classmethod
+    def ready(cls, settings: Settings) -> Readiness | None:
+        """Return what would be sent where; None where no server is named."""
+        uri = settings.mlflow.tracking_uri
+        if uri is None:
+            return None
+        if find_spec("mlflow") is None:
+            raise ConfigError("mlflow.tracking_uri needs its extra: pip install 'millrace[mlflow]'")
+        return Readiness(f"scores and versions go to {uri}")
 
-    def look(self) -> None:
+    def figures(self) -> MlflowFigures:
+        """Return what was sent."""
+        return self._figures
+
+    def look(self, _collect: Callable[[], Iterable[Family]]) -> None:
         """Begin, once the trainer has posted something; never waits. Of a group, the first worker alone tells."""
         group = self._board.group
-        if self._on and self._thread is None and self._board.latest is not None and (group is None or group.is_chief):
+        if self._thread is None and self._board.latest is not None and (group is None or group.is_chief):
             # A daemon, because a server that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, _collect: Callable[[], Iterable[Family]]) -> None:
         """Have the last scores sent, within two seconds."""
         self._stopped.set()
         if self._thread is not None:
@@ -81,14 +93,19 @@ class Mlflow:
         experiment: Experiment | None = None
         ended = False
         while not ended:
-            ended = self._stopped.wait(self._options.interval)
+            ended = self._stopped.is_set()
             try:
                 experiment = experiment or self._experiment()
                 self._tell(experiment)
                 if ended:
                     experiment.end()
             except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may end the thread
-                self._failed(f"{type(error).__name__}: {error}")
+                experiment = None  # asked for anew, in case that somebody has deleted it there
+                why = f"{type(error).__name__}: {error}"
+                self._figures = replace(self._figures, failed=self._figures.failed + 1, error=why)
+                self._outage.failed(why)
+            if not ended:
+                self._stopped.wait(self._options.interval)
 
     def _experiment(self) -> "Experiment":
         from millrace.app.service.mlflow.experiment import Experiment  # noqa: PLC0415 - the extra, which takes a moment
@@ -96,7 +113,7 @@ class Mlflow:
         settings = self._settings()
         values = masked(settings.model_dump(mode="json"))
         told = {dotted(key): flow(value) for key, value in leaves(values)}
-        return Experiment(self._options.tracking_uri or "", self._options.experiment, settings.name, told)
+        return Experiment(self._uri, self._options.experiment, settings.name, told)
 
     def _tell(self, experiment: "Experiment") -> None:
         self._figures = replace(self._figures, run=experiment.begin())
@@ -126,20 +143,4 @@ class Mlflow:
     def _done(self) -> None:
         figures = self._figures
         self._figures = replace(figures, sent=figures.sent + 1, sent_at=time.time(), error=None)
-        if self._reported:
-            log.info("the MLflow server is told again")
-        self._reported = False
-
-    def _failed(self, why: str) -> None:
-        self._figures = replace(self._figures, failed=self._figures.failed + 1, error=why)
-        now = time.monotonic()
-        if not self._reported and now - self._logged_at >= _LOG_EVERY_S:
-            self._reported, self._logged_at = True, now
-            place = self._figures.tracking_uri
-            log.warning("mlflow.tracking_uri: %s takes nothing, which stops nothing else: %s", place, why)
-
-
-def require_extra() -> None:
-    """Raise ConfigError if the extra is missing."""
-    if find_spec("mlflow") is None:
-        raise ConfigError("mlflow.tracking_uri needs its extra: pip install 'millrace[mlflow]'")
+        self._outage.succeeded()

@@ -1,9 +1,9 @@
 """Metrics and traces by OTLP, as an extra: what the service posts anyway, read and sent beside the training.
 
-Owns the thread `otlp`, if an endpoint is set; it imports OpenTelemetry's SDK, which nothing else does. The training
+Owns the thread `otlp`; it imports OpenTelemetry's SDK, which nothing else does. The training
 never waits and calls nothing here: once a second the HTTP side's loop looks at the newest call and save, which the
 trainer leaves in its meter and on its board, and hands over what is due. A slow receiver gets the newest metrics and at
-most `_MOST` calls; what it does not accept is counted. The thread ends with the HTTP side.
+most `_MOST` calls; what it does not accept is counted.
 """
 
 import logging
@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from prometheus_client.core import Metric as Family
 
 from millrace.app.service.otlp.figures import OtlpFigures
+from millrace.app.service.sending import Outage, Readiness
 from millrace.app.settings import Settings
-from millrace.app.settings.secret_files import read_secret
+from millrace.app.settings.secret_files import exposure, read_secret
+from millrace.app.settings.sections.opentelemetry import OpenTelemetrySettings
 from millrace.consumers.errors import ConfigError
 from millrace.training.telemetry.meter import CallTimes, Meter
 from millrace.training.trainer.board import Board
@@ -28,7 +31,6 @@ log = logging.getLogger(__name__)
 _MOST = 600
 """Calls and saves that wait for a receiver: ten minutes of one a second."""
 _STOP_S = 2.0
-_LOG_EVERY_S = 60.0
 _SDK = "opentelemetry.exporter.otlp.proto.http"
 
 
@@ -43,14 +45,14 @@ class _Due:
 
 
 class Otlp:
-    """Sends the metrics and traces of one service, or of none."""
+    """Sends the metrics and traces of one service to opentelemetry.endpoint: a `Sender`."""
 
-    def __init__(self, settings: Settings, meter: Meter, board: Board) -> None:
-        """Send nothing where opentelemetry.endpoint is not set. Raise ConfigError if the extra is missing."""
-        self._settings, self._meter, self._board = settings, meter, board
-        self._options = settings.opentelemetry
-        self._on = self._options.endpoint is not None
-        self._headers = ready(settings) if self._on else {}
+    name: ClassVar = "otlp"
+
+    def __init__(self, settings: Callable[[], Settings], meter: Meter, board: Board) -> None:
+        self._settings, self._meter, self._board = settings(), meter, board
+        self._options = self._settings.opentelemetry
+        self._headers = _headers(self._options)
         self._began_at = time.time()
         self._send_at = self._trace_at = float("-inf")
         self._seen_call: CallTimes | None = None
@@ -59,26 +61,35 @@ class Otlp:
         self._due = _Due()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._figures = OtlpFigures(endpoint=self._options.endpoint or "")
-        self._logged_at = float("-inf")
-        self._reported = False
-        """Whether the log has the present failure."""
+        endpoint = self._options.endpoint or ""
+        self._figures = OtlpFigures(endpoint=endpoint)
+        begins = f"opentelemetry.endpoint: {endpoint} accepts nothing, which stops nothing else"
+        self._outage = Outage(log, begins, "metrics and traces are sent again")
 
-    def figures(self) -> OtlpFigures | None:
-        """Return what was sent; None where nothing is."""
-        return self._figures if self._on else None
+    @classmethod
+    def ready(cls, settings: Settings) -> Readiness | None:
+        """Return what would be sent where; None where no endpoint is named."""
+        options = settings.opentelemetry
+        if options.endpoint is None:
+            return None
+        if not _installed():
+            raise ConfigError("opentelemetry.endpoint needs its extra: pip install 'millrace[opentelemetry]'")
+        headers, path = _headers(options), options.headers_file
+        exposed = None if path is None else exposure(path)
+        found = f", with {' and '.join(headers)}" if headers else ""
+        what = f"metrics and traces go to {options.endpoint}{found}"
+        return Readiness(what, exposed and f"opentelemetry.headers_file: {exposed}")
 
-    def look(self, collect: Callable[[], Iterable[Family]]) -> None:
-        """Take what is due: metrics, by `collect`, and the newest call and save. Called once a second."""
-        if self._on:
-            self._look(collect, time.monotonic())
+    def figures(self) -> OtlpFigures:
+        """Return what was sent."""
+        return self._figures
 
     def stop(self, collect: Callable[[], Iterable[Family]]) -> None:
         """Have the last metrics and traces sent, within two seconds."""
         if self._thread is None:
             return
         self._send_at = float("-inf")
-        self._look(collect, time.monotonic())
+        self.look(collect)
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -86,7 +97,9 @@ class Otlp:
         with self._changed:
             self._due = _Due()
 
-    def _look(self, collect: Callable[[], Iterable[Family]], now: float) -> None:
+    def look(self, collect: Callable[[], Iterable[Family]]) -> None:
+        """Take what is due: metrics, by `collect`, and the newest call and save."""
+        now = time.monotonic()
         if self._thread is None:
             # A daemon, because a receiver that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._work, name="otlp", daemon=True)
@@ -136,27 +149,19 @@ class Otlp:
             return None if due.families is None else due
 
     def _done(self, why: str | None, spans: int = 0) -> None:
-        figures, now = self._figures, time.monotonic()
+        figures = self._figures
         if why is None:
             self._figures = replace(
                 figures, sent=figures.sent + 1, spans=figures.spans + spans, sent_at=time.time(), error=None
             )
-            if self._reported:
-                log.info("metrics and traces are sent again")
-            self._reported = False
-            return
-        self._figures = replace(figures, failed=figures.failed + 1, error=why)
-        if not self._reported and now - self._logged_at >= _LOG_EVERY_S:
-            self._reported, self._logged_at = True, now
-            place = figures.endpoint
-            log.warning("opentelemetry.endpoint: %s accepts nothing, which stops nothing else: %s", place, why)
+            self._outage.succeeded()
+        else:
+            self._figures = replace(figures, failed=figures.failed + 1, error=why)
+            self._outage.failed(why)
 
 
-def ready(settings: Settings) -> Mapping[str, str]:
-    """Return the headers of each request. Raise ConfigError if the extra is missing, or the file cannot be used."""
-    if not _installed():
-        raise ConfigError("opentelemetry.endpoint needs its extra: pip install 'millrace[opentelemetry]'")
-    return headers_of("opentelemetry.headers_file", settings.opentelemetry.headers_file)
+def _headers(options: OpenTelemetrySettings) -> Mapping[str, str]:
+    return headers_of("opentelemetry.headers_file", options.headers_file)
 
 
 def headers_of(setting: str, path: Path | None) -> Mapping[str, str]:

@@ -1,29 +1,20 @@
 """`mlflow`: the server that is told how the model learns."""
 
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from millrace.app.settings.sections.http_url import url_of
 from millrace.consumers.section import Section
 from millrace.consumers.units import Duration
 
-_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
-
-
-def _server(value: str) -> str:
-    if "@" in value:
-        # Without the value, which may hold a password.
-        raise ValueError("a URL with a user would stand in logs; set MLFLOW_TRACKING_USERNAME and _PASSWORD instead")
-    if not _URL.fullmatch(value):
-        raise ValueError(f"{value!r} is no URL of a server; write it as in http://mlflow:5000")
-    return value.rstrip("/")
+_url = url_of("server", "http://mlflow:5000", "set MLFLOW_TRACKING_USERNAME and _PASSWORD instead")
 
 
 class MlflowSettings(Section):
     """An MLflow server."""
 
-    tracking_uri: Annotated[str, AfterValidator(_server)] | None = Field(
+    tracking_uri: Annotated[str, AfterValidator(_url)] | None = Field(
         None,
         description="The MLflow server that gets the live scores by time, and each version in export.path as a version "
         "of a registered model. It needs `pip install 'millrace[mlflow]'`; the login is in MLflow's own variables, as "

@@ -1,29 +1,20 @@
 """`opentelemetry`: where metrics and traces of calls go, and how often."""
 
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from millrace.app.settings.sections.http_url import url_of
 from millrace.consumers.section import ConfigPath, Section
 from millrace.consumers.units import Duration
 
-_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
-
-
-def _receiver(value: str) -> str:
-    if "@" in value:
-        # Without the value, which may hold a password.
-        raise ValueError("a URL with a user would stand in logs; write the login into headers_file")
-    if not _URL.fullmatch(value):
-        raise ValueError(f"{value!r} is no URL of a receiver; write it as in http://collector:4318")
-    return value.rstrip("/")
+_url = url_of("receiver", "http://collector:4318", "write the login into headers_file")
 
 
 class OpenTelemetrySettings(Section):
     """Metrics and traces that are sent by OTLP over HTTP."""
 
-    endpoint: Annotated[str, AfterValidator(_receiver)] | None = Field(
+    endpoint: Annotated[str, AfterValidator(_url)] | None = Field(
         None,
         description="The receiver of metrics and traces, by OTLP over HTTP; /v1/metrics and /v1/traces are added. It "
         "needs `pip install 'millrace[opentelemetry]'`. Null: nothing is sent, and OpenTelemetry is not loaded.",

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from millrace.app.settings.certificates import client_context
 from millrace.app.settings.secret_files import names_secret
+from millrace.app.settings.sections.http_url import url_of
 from millrace.app.settings.sections.oauth import OAuthSettings, PlainText, reader, to_tokens
 from millrace.consumers.bearer_tokens import TokenSource, from_file
 from millrace.consumers.section import ConfigPath, Section, SettingError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OURS = {"accept", "authorization", "connection", "content-length", "cookie", "host", "transfer-encoding"}
-_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
+_url = url_of("registry", "http://registry:8081", "write username and password_file")
 
 
 def _several(value: object) -> object:
@@ -34,17 +35,8 @@ def _header(name: str) -> str:
     return name
 
 
-def _registry_url(value: str) -> str:
-    if "@" in value:
-        # Without the value, which may hold a password.
-        raise ValueError("a URL with a user would stand in logs; write username and password_file")
-    if not _URL.fullmatch(value):
-        raise ValueError(f"{value!r} is no URL of a registry; write it as in http://registry:8081")
-    return value.rstrip("/")
-
-
 HeaderName = Annotated[str, AfterValidator(_header)]
-RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
+RegistryUrl = Annotated[str, AfterValidator(_url)]
 
 
 class RegistrySettings(Section):

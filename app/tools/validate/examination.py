@@ -19,9 +19,8 @@ from millrace.app.tools.validate.settings_checks import (
     certificate_check,
     export_check,
     group_check,
-    mlflow_check,
-    opentelemetry_check,
     read_tokens_check,
+    sender_checks,
     tokens_check,
 )
 from millrace.consumers.errors import ConfigError
@@ -40,10 +39,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         yield read_tokens_check(settings.api.read_tokens_dir)
     if settings.api.tls is not None:
         yield certificate_check(settings.api.tls)
-    if settings.opentelemetry.endpoint is not None:
-        yield opentelemetry_check(settings)
-    if settings.mlflow.tracking_uri is not None:
-        yield mlflow_check(settings.mlflow.tracking_uri)
+    yield from sender_checks(settings)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
     settings = _settled(settings, bounds)

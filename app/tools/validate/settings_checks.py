@@ -5,14 +5,13 @@ They load no TensorFlow, read no records and write nothing.
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from millrace.app.api.authorization import is_loopback
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.api.tokens import Tokens
-from millrace.app.service.mlflow.mlflow import require_extra
-from millrace.app.service.otlp.otlp import ready
+from millrace.app.service.senders import SENDERS
 from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.sections.api import TlsSettings
@@ -87,26 +86,18 @@ def certificate_check(tls: TlsSettings) -> CheckResult:
     return ok("certificate", f"{tls.certificate}; of clients one is {tls.client_certificate}")
 
 
-def opentelemetry_check(settings: Settings) -> CheckResult:
-    """Check that the extra is installed, and read the file of headers as a start does; nothing is sent."""
-    try:
-        headers = ready(settings)
-    except MillraceError as error:
-        return fail("otlp", error)
-    path = settings.opentelemetry.headers_file
-    if path is not None and (exposed := exposure(path)) is not None:
-        return warn("otlp", f"opentelemetry.headers_file: {exposed}")
-    found = f", with {' and '.join(headers)}" if headers else ""
-    return ok("otlp", f"metrics and traces go to {settings.opentelemetry.endpoint}{found}; nothing was sent to try it")
-
-
-def mlflow_check(tracking_uri: str) -> CheckResult:
-    """Check that the extra is installed; nothing is sent."""
-    try:
-        require_extra()
-    except MillraceError as error:
-        return fail("mlflow", error)
-    return ok("mlflow", f"scores and versions go to {tracking_uri}; nothing was sent to try it")
+def sender_checks(settings: Settings) -> Iterator[CheckResult]:
+    """Check what tells a server of others how the service does, as a start does; nothing is sent."""
+    for sender in SENDERS:
+        try:
+            ready = sender.ready(settings)
+        except MillraceError as error:
+            yield fail(sender.name, error)
+            continue
+        if ready is not None and ready.warning is not None:
+            yield warn(sender.name, ready.warning)
+        elif ready is not None:
+            yield ok(sender.name, f"{ready.what}; nothing was sent to try it")
 
 
 def export_check(writers: Mapping[str, str]) -> CheckResult:

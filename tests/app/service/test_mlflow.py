@@ -13,11 +13,12 @@ import pytest
 
 from millrace.app.service.mlflow import mlflow
 from millrace.app.service.mlflow.figures import MlflowFigures
-from millrace.app.service.mlflow.mlflow import Mlflow
+from millrace.app.service.senders import senders_of
 from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
-from millrace.app.tools.validate.settings_checks import mlflow_check
+from millrace.app.tools.validate.settings_checks import sender_checks
 from millrace.consumers.errors import ConfigError
+from millrace.training.telemetry.meter import Meter
 from millrace.training.trainer.board import Board
 from tests.app.api_rig import CONFIG, Rig, serving
 from tests.conftest import WaitFor
@@ -36,7 +37,7 @@ def telling(folder: Path, url: str) -> Iterator[Rig]:
     try:
         rig.start()
         settings = load(config(folder, url), {}).settings
-        rig.service.mlflow = Mlflow(lambda: settings, rig.service.board)
+        rig.service.senders = senders_of(lambda: settings, rig.service.meter, rig.service.board)
         with serving(rig):
             yield rig
     finally:
@@ -65,8 +66,8 @@ def failing(*, hangs: bool) -> Iterator[str]:
 
 
 def figures(rig: Rig) -> MlflowFigures:
-    found = rig.service.mlflow.figures()
-    assert found is not None
+    found = rig.service.senders[0].figures()
+    assert isinstance(found, MlflowFigures)
     return found
 
 
@@ -98,7 +99,7 @@ from pathlib import Path
 from tests.app.api_rig import running, serving
 with running(Path(sys.argv[1])) as rig, serving(rig):
     time.sleep(1.5)
-    assert rig.service.mlflow.figures() is None
+    assert rig.service.senders == ()
 print([name for name in sys.modules if name.split(".")[0] == "mlflow"])
 """
     done = subprocess.run(
@@ -111,12 +112,12 @@ print([name for name in sys.modules if name.split(".")[0] == "mlflow"])
 def test_without_the_extra_the_start_and_validate_say_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert mlflow_check("http://mlflow:5000").outcome == "ok"
-    monkeypatch.setattr(mlflow, "find_spec", lambda _name: None)
     settings = load(config(tmp_path, "http://mlflow:5000"), {}).settings
+    assert [(one.name, one.outcome) for one in sender_checks(settings)] == [("mlflow", "ok")]
+    monkeypatch.setattr(mlflow, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'millrace\[mlflow\]'"):
-        Mlflow(lambda: settings, Board())
-    assert mlflow_check("http://mlflow:5000").outcome == "fail"
+        senders_of(lambda: settings, Meter(time.monotonic), Board())
+    assert [(one.name, one.outcome) for one in sender_checks(settings)] == [("mlflow", "fail")]
 
 
 @pytest.mark.parametrize("url", ["http://user:hidden@mlflow:5000", "mlflow:5000", "sqlite:///mlflow.db"])

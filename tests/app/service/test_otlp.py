@@ -17,9 +17,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from millrace.app.service.otlp.figures import OtlpFigures
-from millrace.app.service.otlp.otlp import Otlp, headers_of
+from millrace.app.service.otlp.otlp import headers_of
+from millrace.app.service.senders import senders_of
 from millrace.app.settings import load
-from millrace.app.tools.validate.settings_checks import opentelemetry_check
+from millrace.app.tools.validate.settings_checks import sender_checks
 from millrace.consumers.errors import ConfigError
 from millrace.training.telemetry.meter import CallTimes, Meter
 from millrace.training.trainer.board import Board
@@ -111,7 +112,8 @@ def sending(folder: Path, url: str, more: str = "") -> Iterator[Rig]:
     service = rig.service
     try:
         rig.start()
-        service.otlp = Otlp(load(config(folder, url, more), {}).settings, service.meter, service.board)
+        settings = load(config(folder, url, more), {}).settings
+        service.senders = senders_of(lambda: settings, service.meter, service.board)
         with serving(rig):
             yield rig
     finally:
@@ -119,8 +121,8 @@ def sending(folder: Path, url: str, more: str = "") -> Iterator[Rig]:
 
 
 def figures(rig: Rig) -> OtlpFigures:
-    found = rig.service.otlp.figures()
-    assert found is not None
+    found = rig.service.senders[0].figures()
+    assert isinstance(found, OtlpFigures)
     return found
 
 
@@ -188,7 +190,7 @@ def test_a_receiver_that_fails_stops_nothing_and_is_counted(
         with sending(tmp_path, url) as rig:
             wait_for(lambda: figures(rig).failed >= 3)
             looked = time.monotonic()
-            rig.service.otlp.look(list)
+            rig.service.senders[0].look(list)
             assert time.monotonic() - looked < 0.2
             assert figures(rig).sent == 0
             assert figures(rig).error
@@ -210,7 +212,7 @@ from pathlib import Path
 from tests.app.api_rig import running, serving
 with running(Path(sys.argv[1])) as rig, serving(rig):
     time.sleep(1.5)
-    assert rig.service.otlp.figures() is None
+    assert rig.service.senders == ()
 # Its API is an import of another package.
 print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])
 """
@@ -239,15 +241,24 @@ def test_a_missing_extra_and_a_bad_file_of_headers_are_one_clear_line(
         assert "secret" not in str(caught.value)
     (tmp_path / "headers").write_text("authorization: Bearer t0\n")
     (tmp_path / "headers").chmod(0o600)
-    assert opentelemetry_check(settings).detail.startswith(
-        "metrics and traces go to http://collector:4318, with authorization;"
-    )
+    (found,) = sender_checks(settings)
+    assert found.detail.startswith("metrics and traces go to http://collector:4318, with authorization;")
     monkeypatch.setattr(sys, "meta_path", [WithoutExtra(), *sys.meta_path])
     for name in [name for name in sys.modules if name.startswith("opentelemetry.exporter")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError, match=r"needs its extra: pip install 'millrace\[opentelemetry\]'"):
-        Otlp(settings, Meter(time.monotonic), Board())
-    assert "millrace[opentelemetry]" in str(opentelemetry_check(settings).detail)
+        senders_of(lambda: settings, Meter(time.monotonic), Board())
+    (found,) = sender_checks(settings)
+    assert "millrace[opentelemetry]" in str(found.detail)
+
+
+def test_validate_warns_of_a_file_of_headers_that_every_user_can_read(tmp_path: Path, token: Path) -> None:
+    token.write_text("authorization: Bearer hidden\n")
+    settings = load(config(tmp_path, "http://collector:4318", f", headers_file: {token}"), {}).settings
+    (found,) = sender_checks(settings)
+    assert (found.name, found.outcome) == ("otlp", "warn")
+    assert f"opentelemetry.headers_file: every user of this machine can read {token}" in str(found.detail)
+    assert "hidden" not in str(found)
 
 
 # The last one here: its thread may still be ending when the test is over.
