@@ -26,7 +26,7 @@ from millrace.consumers.kafka.topic_writer import Record, TopicWriter
 
 LARGEST_RECORD = 1_000_000
 """Below the 1 MiB that Kafka and the producer allow by default, with room for key, headers and the batch's frame."""
-_BATCH_BYTES, _BATCH_RECORDS = 8 * 1024 * 1024, 1000
+_BATCH_BYTES, BATCH_RECORDS = 8 * 1024 * 1024, 1000
 _WITHIN_S, _EVERY_S = 60.0, 1.0
 _TEMPORARY = (".tmp", ".part", ".partial", ".crdownload")
 _SCHEMA = """
@@ -246,7 +246,7 @@ class FolderProducer:
         self._records.append(record)
         self._rows.append(row)
         self._bytes += len(record[1])
-        if self._bytes >= _BATCH_BYTES or len(self._records) >= _BATCH_RECORDS:
+        if self._bytes >= _BATCH_BYTES or len(self._records) >= BATCH_RECORDS:
             self._flush()
 
     def _flush(self) -> None:
