@@ -74,7 +74,7 @@ class DeadLetter(NamedTuple):
 
     def all_headers(self) -> list[tuple[str, bytes]]:
         """Return the headers of the letter: ours, then the record's own, except those that begin with our prefix."""
-        where, why, name = _alike(self.partition, self.reason, self.field, self.model)
+        where, why, name = _shared_headers(self.partition, self.reason, self.field, self.model)
         place = ("millrace.offset", b"%d" % self.offset), ("millrace.timestamp", b"%d" % self.timestamp_ms)
         ours = [*where, *place, *why]
         if self.framed and (schema := self.schema) is not None:
@@ -93,7 +93,7 @@ _Header: TypeAlias = tuple[str, bytes]
 
 
 @lru_cache(1024)
-def _alike(
+def _shared_headers(
     partition: Partition, reason: Reason, field: str | None, model: str
 ) -> tuple[tuple[_Header, ...], tuple[_Header, ...], _Header]:
     """Return the headers that many letters have alike: of the partition, of the reason, of the model."""

@@ -70,7 +70,7 @@ class Watcher(Part, ABC):
         """Forget the records of a partition whose topic was created again."""
 
     def agree(self, gather: Callable[[bytes], list[bytes]]) -> None:
-        """In a group: agree with the other members on what the shares are made by. Called by all of them.
+        """Agree with the other members of a group on what the shares are made by. Called by all of them.
 
         `gather` gives the bytes of every member, by their numbers, and is called as often by each.
         """
@@ -80,7 +80,7 @@ class Watcher(Part, ABC):
         return PartState()
 
     def take_shares(self, shares: Sequence[PartState]) -> None:
-        """At the chief: take in the shares of all others, by their numbers; all have made the same calls."""
+        """Take in, as the chief, the shares of all others, by their numbers; all have made the same calls."""
 
 
 def target_of(rows: Rows) -> Any | None:

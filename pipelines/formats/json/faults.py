@@ -40,7 +40,7 @@ class JsonFault(NamedTuple):
     reason: Reason
     field: str | None = None
     certain: bool = False
-    """Whether the parser refuses it: else it may be more lenient, have limits of its own, or no fault was found."""
+    """Whether the parser surely refuses the record; if not, it may take it after all."""
     unread: bool = False
     """Whether its only fault is a number beyond float64 in a field that nobody reads; see `without_large_numbers`."""
 
