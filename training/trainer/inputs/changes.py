@@ -157,11 +157,19 @@ class ComparedWindow:
 
 
 def _since(more: Gained, rows: WindowRows) -> Places:
-    """Return the rows from that on from which there is more than before, by time: what came before it was as usual."""
+    """Return the rows, by time, from the likeliest place on from which there is more than before.
+
+    It is the one at which two shares, the one before and the one of the rest, tell best what was seen.
+    """
     order = np.lexsort((rows.offsets, rows.times))
-    has = more.rows[order].astype(np.float64)
-    sums = np.concatenate([[0.0], np.cumsum(has - (more.before + has.mean()) / 2)])
-    return order[int(sums[:-1].argmin()) :]
+    rest = np.arange(len(order), 0, -1)
+    has = more.rows[order]
+    share = np.cumsum(has[::-1])[::-1] / rest
+    least = 0.5 / len(order)
+    before = min(max(more.before, least), 1 - least)
+    share = np.clip(share, before, 1 - least)
+    likelier = rest * (share * np.log(share / before) + (1 - share) * np.log((1 - share) / (1 - before)))
+    return order[int(likelier.argmax()) :]
 
 
 def clock(time_ms: int) -> str:
