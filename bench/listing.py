@@ -42,6 +42,8 @@ class Lengths:
     planted_fields: int = 200
     planted_seeds: int = 20
     planted_weeks: int = 1
+    page_fields: int = 200
+    page_rounds: int = 7
     recent_rounds: int = 40
     recent_records: int = 40_000
     joined_streams_records: int = 600_000
@@ -116,6 +118,8 @@ QUICK = Lengths(
     planted_fields=16,
     planted_seeds=1,
     planted_weeks=0,
+    page_fields=16,
+    page_rounds=1,
     recent_rounds=4,
     recent_records=4_000,
     forked_records=65_536,
@@ -270,6 +274,12 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "planted.py",
             {"fields": lengths.planted_fields, "seeds": lengths.planted_seeds, "weeks": lengths.planted_weeks},
             {name: name for name in ("faults_named", "false_names")},
+        ),
+        ServiceCase(
+            "page",
+            "page_fields.py",
+            {"fields": lengths.page_fields, "rounds": lengths.page_rounds},
+            {name: name for name in ("page_opens_s", "page_fields_s")},
         ),
         ServiceCase(
             "recent",

@@ -107,6 +107,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "false_names": Meaning(
         "200 fields without a fault, in a week with days and nights, weekends and a holiday: fields that are named", "0"
     ),
+    "page_opens_s": Meaning("seconds from asking for the page to what it says, in a browser that begins anew", "≤ 1"),
+    "page_fields_s": Meaning("and from pressing Inputs to its table of 200 fields", "≤ 1"),
     "slices_of_plain": Meaning("the same with slices by two fields besides", ""),
     "reservoir_of_plain": Meaning(
         "a reservoir with a share of 20 %: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
