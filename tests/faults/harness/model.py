@@ -4,6 +4,7 @@ The sums are the records' own testimony: by the partition and id that stand in t
 believes. They are a variable like any other, so they are saved and restored with the weights.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -47,9 +48,8 @@ class Counting(keras.Model):
         return super().train_step(data)
 
 
-def build_model() -> keras.Model:
-    """Build and compile it."""
-    print("model: building", flush=True)  # noqa: T201 - seen by whoever waits for this moment
+def counting(answer: Callable[[Any], Any], optimizer: keras.optimizers.Optimizer) -> keras.Model:
+    """Return the compiled model that answers so, and counts ids."""
     x = keras.Input((WIDTH,), name="x")
     curse = keras.Input((), name="curse")
     counted = {
@@ -57,10 +57,19 @@ def build_model() -> keras.Model:
         "partition": keras.Input((), name="partition", dtype="int32"),
     }
     ids = Ids(name="ids")
-    hidden = ids(x * keras.ops.exp(curse)[:, None])
-    hidden = keras.layers.Dense(16, activation="relu")(hidden)
-    hidden = keras.layers.Dropout(0.3)(hidden)
-    model = Counting({"x": x, "curse": curse, **counted}, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model = Counting({"x": x, "curse": curse, **counted}, answer(ids(x * keras.ops.exp(curse)[:, None])))
     model.ids = ids
-    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss="binary_crossentropy", metrics=["accuracy"])
+    model.compile(optimizer=optimizer, loss="binary_crossentropy", metrics=["accuracy"])
     return model
+
+
+def build_model() -> keras.Model:
+    """Build and compile it."""
+    print("model: building", flush=True)  # noqa: T201 - seen by whoever waits for this moment
+
+    def answer(hidden: Any) -> Any:
+        hidden = keras.layers.Dense(16, activation="relu")(hidden)
+        hidden = keras.layers.Dropout(0.3)(hidden)
+        return keras.layers.Dense(1, activation="sigmoid")(hidden)
+
+    return counting(answer, keras.optimizers.Adam(1e-2))
