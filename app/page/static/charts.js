@@ -113,7 +113,8 @@ export class Charts {
     const now = this.#history.now;
     const first = Math.min(this.#history.at[0] ?? now, now - LEAST_SPAN_S);
     const domain = [Math.max(now - SPANS[this.#history.span].seconds, first), now];
-    const x = linear(domain, [left, width - RIGHT]);
+    const place = linear(domain, [left, width - RIGHT]);
+    const x = (at) => Math.min(width - RIGHT, Math.max(left, place(at)));
     const panels = PANELS.map((panel, index) => {
       const before = index && large + GAP + above + more + (index - 1) * (small + GAP + above);
       const over = index ? above : above + more;
@@ -357,7 +358,8 @@ function stretches(at, values, step) {
       run.push([at[i], values[i]]);
     }
   }
-  return runs.filter((one) => one.length > 0).map((one) => (one.length > 1 ? one : [one[0], [one[0][0] + step / 2, one[0][1]]]));
+  // One alone is as wide as a step.
+  return runs.map((run) => (run.length > 1 ? run : [-0.5, 0.5].map((half) => [run[0][0] + half * step, run[0][1]])));
 }
 
 function bands(at, least, greatest, step) {

@@ -230,6 +230,19 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
     expect(page.get_by_role("dialog", name="Whether the records are as before")).to_be_visible()
 
 
+def test_the_first_moment_of_a_day_stays_inside_its_chart(open_page: Open) -> None:
+    page = open_page()
+    page.locator('#spans [value="24h"]').check(force=True)
+    page.wait_for_function("document.querySelectorAll('#charts path.line')[1].getAttribute('d') !== ''")
+    reaches, ends = page.evaluate(
+        """() => {
+            const box = document.querySelectorAll("#charts path.line")[1].getBBox();
+            return [box.x + box.width, document.querySelector("#charts line.grid").x2.baseVal.value];
+        }"""
+    )
+    assert 0 < reaches <= ends
+
+
 def test_a_guess_that_is_far_away_does_not_press_the_metric_flat(open_page: Open, rig: Rig) -> None:
     kept(rig, 1800.0, [0.86, 0.88, 0.9, 0.93], baseline=0.1)
     page = open_page()
