@@ -322,19 +322,10 @@ def letters_of(chunk: Chunk, refused: Sequence[Refused], name: str, *, framed: b
     """Return the dead letters of refused records: their bytes, and the reasons."""
     # The offsets of a chunk ascend, with gaps.
     rows = chunk.offsets.searchsorted([one.offset for one in refused])
+    partition, keys, values, headers = chunk.partition, chunk.keys, chunk.values, chunk.headers
+    times = chunk.timestamps[rows].tolist()
     return [
-        DeadLetter(
-            partition=chunk.partition,
-            offset=one.offset,
-            timestamp_ms=timestamp,
-            key=chunk.keys[row],
-            value=chunk.values[row],
-            headers=chunk.headers[row],
-            reason=one.reason,
-            field=one.field,
-            model=name,
-            detail=one.detail,
-            framed=framed,
-        )
-        for one, row, timestamp in zip(refused, rows.tolist(), chunk.timestamps[rows].tolist(), strict=True)
+        # In the sequence of its fields: by their names it takes twice as long.
+        DeadLetter(partition, at, time_ms, keys[row], values[row], headers[row], reason, field, name, detail, framed)
+        for (at, reason, field, _, detail), row, time_ms in zip(refused, rows.tolist(), times, strict=True)
     ]

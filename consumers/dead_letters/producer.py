@@ -102,7 +102,7 @@ __all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatisti
 _WINDOW = 2000
 _WINDOW_BYTES = 1024 * 1024
 _BATCH_BYTES = 256 * 1024
-_GATHER_S = 0.05
+_GATHER_S = 0.1
 """How long a window waits for more letters, as each window costs something beside its letters."""
 _RETRY_S = 0.5
 _SPARE_S = 2.0

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -158,11 +158,10 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
     )
 
 
-def _placed(chunk: Chunk, refused: Sequence[Refusal]) -> Iterator[Refused]:
-    """Yield the verdicts by the offsets of their records."""
+def _placed(chunk: Chunk, refused: Sequence[Refusal]) -> Iterable[Refused]:
+    """Return the verdicts by the offsets of their records."""
     offsets = chunk.offsets[[one.index for one in refused]].tolist() if refused else []
-    for offset, one in zip(offsets, refused, strict=True):
-        yield Refused(offset, *one[1:])
+    return map(Refused, offsets, *zip(*(one[1:] for one in refused), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

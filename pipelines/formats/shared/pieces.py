@@ -68,6 +68,16 @@ def empty_rows(values: Sequence[bytes | None]) -> list[int]:
     return [count - length_hint(left) - 1 for _ in filterfalse(None, left)]
 
 
+def without_nulls(values: Sequence[bytes | None]) -> Sequence[bytes]:
+    """Return the values with an empty one for each None."""
+    if not (empty := empty_rows(values)):
+        return values  # type: ignore[return-value]  # none is None
+    filled = [*values]
+    for row in empty:
+        filled[row] = b""
+    return filled  # type: ignore[return-value]  # the same
+
+
 def without_empty(values: Sequence[bytes | None]) -> tuple[Sequence[bytes], Int64s, list[Refusal]]:
     """Return the values that have bytes, with their indices, and a refusal of each other."""
     empty = empty_rows(values)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, joined
+from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, joined, without_nulls
 from millrace.pipelines.formats.shared.protocol import Refusal
 
 _LIBRARY = Path(__file__).with_name("libplain.so")
@@ -79,7 +79,7 @@ class PlainReader:
 
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
-        given: Sequence[bytes] = values if all(values) else [value or b"" for value in values]  # type: ignore[assignment]
+        given = without_nulls(values)
         text, begins = joined(given), begins_of(given)
         if not given or len(text) > LARGEST:
             return None
