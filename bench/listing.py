@@ -37,7 +37,7 @@ class Lengths:
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
     poisoned_stream_records: int = 2_000_000
-    poisoned_stream_rounds: int = 2
+    poisoned_stream_rounds: int = 4
     reservoir_rows: int = 131_072
     planted_fields: int = 200
     planted_seeds: int = 20
@@ -266,7 +266,7 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
         ServiceCase(
             "eyes",
             "eyes.py",
-            {"rounds": lengths.windows_rounds, "records": lengths.decode_records},
+            {"rounds": lengths.formats_rounds, "records": lengths.decode_records},
             {name: name for name in ("eyes_of_plain", "slices_of_plain")},
         ),
         ServiceCase(
