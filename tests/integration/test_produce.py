@@ -168,9 +168,8 @@ def test_a_file_of_lines_goes_on_after_a_kill_unless_it_was_changed(
     typed = command(config, folder, "--lines", "--json")
     producer = subprocess.Popen(typed, stdout=subprocess.DEVNULL)
     try:
-        while (
-            len(asyncio.run(held(broker, name))) <= BATCH_RECORDS
-        ):  # the first batch is noted when the second is there
+        # Once there is something of the second batch, the first is noted.
+        while len(asyncio.run(held(broker, name))) <= BATCH_RECORDS:
             assert producer.poll() is None
             time.sleep(0.05)
     finally:

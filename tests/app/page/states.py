@@ -5,7 +5,6 @@ python -m tests.app.page.states build/page
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -125,7 +124,8 @@ def shot(browser: Browser, url: str, place: Path, state: str) -> None:
                 page.goto(url)
                 expect(page.locator("#name")).to_have_text("clicks")
                 page.locator('#spans [value="24h"]').check(force=True)
-                time.sleep(1.5)
+                expect(page.locator("#charts .grid").first).to_be_attached()
+                expect(page.locator("#verdict")).not_to_be_empty()
                 page.screenshot(path=place / f"{state}-{width}-{scheme}.png")
 
 

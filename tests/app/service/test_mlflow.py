@@ -14,6 +14,7 @@ import pytest
 from millrace.app.service.mlflow import mlflow
 from millrace.app.service.mlflow.figures import MlflowFigures
 from millrace.app.service.senders import senders_of
+from millrace.app.service.service import RunOptions, Service
 from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.settings_checks import sender_checks
@@ -118,6 +119,12 @@ def test_without_the_extra_the_start_and_validate_say_what_to_install(
     with pytest.raises(ConfigError, match=r"pip install 'millrace\[mlflow\]'"):
         senders_of(lambda: settings, Meter(time.monotonic), Board())
     assert [(one.name, one.outcome) for one in sender_checks(settings)] == [("mlflow", "fail")]
+
+
+def test_a_trial_tells_nobody(tmp_path: Path) -> None:
+    loaded = load(config(tmp_path, "http://mlflow:5000"), {})
+    assert [sender.name for sender in Service(loaded, RunOptions()).senders] == ["mlflow"]
+    assert Service(loaded, RunOptions(commits=False)).senders == ()
 
 
 @pytest.mark.parametrize("url", ["http://user:hidden@mlflow:5000", "mlflow:5000", "sqlite:///mlflow.db"])
