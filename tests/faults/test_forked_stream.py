@@ -14,7 +14,7 @@ from tests.faults.harness.shelf import Shelf
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(41)]
 BEFORE, AFTER = 400, 200
-LAYER = "    hidden = keras.layers.Dropout(0.3)(hidden)\n"
+LAYER = "        hidden = keras.layers.Dropout(0.3)(hidden)\n"
 
 
 def forked(old: Project, name: str, *more: str) -> Project:
@@ -22,7 +22,7 @@ def forked(old: Project, name: str, *more: str) -> Project:
     new = copy.copy(old)
     new.name, new.config = name, old.path / f"{name}.yaml"
     model = (old.path / "model.py").read_text()
-    wider = model.replace(LAYER, f'{LAYER}    hidden = keras.layers.Dense(16, name="extra")(hidden)\n')
+    wider = model.replace(LAYER, f'{LAYER}        hidden = keras.layers.Dense(16, name="extra")(hidden)\n')
     assert wider != model
     (old.path / f"{name}.py").write_text(wider)
     settings = json.loads(old.config.read_text())
