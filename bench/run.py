@@ -33,7 +33,7 @@ from typing import Any
 
 import listing
 import validity
-from quiet import others_s
+from quiet import adopt_orphans, others_s
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parent
@@ -360,6 +360,7 @@ def main() -> None:
     lengths = listing.QUICK if given.quick else listing.SOAK if given.soak else listing.FULL
     before = None if given.before is None else given.before.resolve()
     wanted = None if given.cases is None else set(given.cases.split(","))
+    adopt_orphans()
     with broker(given.bootstrap) as bootstrap:
         cases = [case for case in cases_of(plan, bootstrap, before) if wanted is None or case.name in wanted]
         services = [

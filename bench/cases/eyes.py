@@ -6,6 +6,9 @@ which are always on; and with slices by two fields besides, of which the model s
 stream of 100,000 records a second. The inputs are compared every four seconds of event time, so the same records as a
 backlog of a stream of 1,000 a second, `replayed`, cost more. Time is that of the CPU. On a noisy machine `in_watchers`
 tells more: the share of a turn that is spent in what watches, which leaves out that the call returns answers.
+
+`in_group` is what a group of two pays besides, once a second at 100,000 records a second: the bytes of what a worker
+has seen, the milliseconds to gather and pack them, and those that the chief takes to add them to its own.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -30,10 +33,12 @@ from millrace.pipelines.gates.input_gate import InputGate
 from millrace.pipelines.gates.slice_gate import SliceGate
 from millrace.pipelines.stream.assemble import AssembleOptions, Assembler
 from millrace.pipelines.stream.decode import decode_chunk
+from millrace.training.group.watched_together import WatchedTogether
 from millrace.training.model.call import compiled_call
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.calibration.calibration import Calibration
+from millrace.training.telemetry.group_report import CHIEF
 from millrace.training.telemetry.watcher import Call, Watcher
 from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
@@ -99,15 +104,15 @@ def learner_of(records: RecordsSettings, *, answers: bool) -> Learner:
     return learner
 
 
-def watchers_of(learner: Learner, records: RecordsSettings, way: str) -> list[Watcher]:
+def watchers_of(learner: Learner, records: RecordsSettings, way: str, *, in_group: bool = False) -> list[Watcher]:
     """Return what watches."""
     plan = plan_of(learner.model, learner.call.metrics)
     found: list[Watcher] = [] if way == "plain" else [Calibration(plan, 300.0, time.monotonic)]
     if way in {"always", "replayed", "eyes"}:
-        found.append(Inputs(InputGate(learner.options.schema)))
+        found.append(Inputs(InputGate(learner.options.schema), in_group=in_group))
     if way == "eyes":
         names = [field.name for field in slice_fields(records)]
-        found.append(SliceScores(SliceGate(names), plan, 300.0, time.monotonic))
+        found.append(SliceScores(SliceGate(names), plan, 300.0, time.monotonic, in_group=in_group))
     return found
 
 
@@ -144,6 +149,57 @@ def learnt(
     return time.process_time() - began, own
 
 
+class Told:
+    """The exchange of a member: keeps what it sends, or hands the chief what another has sent."""
+
+    def __init__(self, sent: bytes = b"") -> None:
+        self.sent, self.of_others = b"", sent
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Agree at once: both members have seen the same."""
+        return [mine, mine]
+
+    def collect(self, mine: bytes) -> list[bytes]:
+        """Send, or give the chief what is there."""
+        self.sent = mine
+        return [b"", self.of_others] if self.of_others else []
+
+
+def in_group(chunks: Sequence[Chunk], records: RecordsSettings, learner: Learner, rounds: int) -> dict[str, float]:
+    """Return what it costs that the chief takes in what another member has seen of these records, with slices."""
+    told, gathering, taking = Told(), list[float](), list[float]()
+    watchers = [watchers_of(learner, records, "eyes", in_group=True) for _ in range(2)]
+    for turn in range(rounds + 1):
+        for index, own in ((1, watchers[1]), (0, watchers[0])):
+            learnt(chunks, to_decoder(records), learner, own)
+            told = Told(told.sent) if index == CHIEF else Told()
+            together = WatchedTogether(Member(told, Place(index == CHIEF)), own)  # type: ignore[arg-type]
+            began = time.process_time()
+            together.report()
+            if turn:
+                (taking if index == CHIEF else gathering).append(time.process_time() - began)
+    sent = told.of_others
+    a_second = RATE * 1000 / sum(map(len, chunks))
+    return {
+        "sent_bytes": round(len(sent) * a_second),
+        "gather_ms": round(statistics.median(gathering) * 1000 * a_second, 2),
+        "take_ms": round(statistics.median(taking) * 1000 * a_second, 2),
+    }
+
+
+class Place(NamedTuple):
+    """Who it is."""
+
+    is_chief: bool
+
+
+class Member(NamedTuple):
+    """What a member knows of its group."""
+
+    exchange: Told
+    membership: Place
+
+
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,6 +231,7 @@ def main() -> None:
                 for way in WAYS[1:]
             },
             "in_watchers": {way: round(statistics.median(shares[way]), 4) for way in WAYS[1:]},
+            "in_group": in_group(chunks, settings["eyes"], learners["eyes"], given.rounds),
         }
     of_plain = [(form, way, one["of_plain"][way]) for form, one in found.items() for way in WAYS[1:]]
     report(
