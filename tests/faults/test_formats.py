@@ -14,6 +14,7 @@ from tests.faults.campaigns.decoders import decoder_of, fuzz_formats
 from tests.faults.campaigns.formats import LEARNT, account_for
 from tests.faults.harness.forms import Form
 from tests.faults.harness.records import ExpectedPosition, good
+from tests.pipelines.formats.compiled import without_compiled
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(38)]
 RECORDS = 12_000
@@ -41,14 +42,18 @@ def test_any_changed_record_meets_the_same_end_among_neighbours_as_alone() -> No
 @pytest.mark.parametrize("count", [1, 300])
 @pytest.mark.parametrize("form", LEARNT.values(), ids=LEARNT)
 def test_what_is_bad_is_named_also_where_all_around_it_is_good(form: Form, count: int, tmp_path: Path) -> None:
-    """Nothing else in its chunk has a decoder look twice; of many it parses what it would diagnose of a few."""
+    """Nothing else in its chunk has a decoder look twice; of many it parses what it would diagnose of a few.
+
+    Where there is no compiled code, nothing is refused before it is parsed.
+    """
     decoder = decoder_of(form, tmp_path)
     before, bad, after = (good(ExpectedPosition(0, offset), Random(offset)) for offset in range(3))
-    told = {}
-    for poison in form.poison:
-        values = [form.render(before), *[poison.make(bad)] * count, form.render(after)]
-        told[poison.name] = [(one.offset, one.reason) for one in decode_chunk(_chunk(values), decoder).refused]
-    assert told == {poison.name: [(1 + at, poison.reason) for at in range(count)] for poison in form.poison}
+    for one in (decoder, without_compiled(decoder)):
+        told = {}
+        for poison in form.poison:
+            values = [form.render(before), *[poison.make(bad)] * count, form.render(after)]
+            told[poison.name] = [(no.offset, no.reason) for no in decode_chunk(_chunk(values), one).refused]
+        assert told == {poison.name: [(1 + at, poison.reason) for at in range(count)] for poison in form.poison}
 
 
 def _chunk(values: list[bytes | None]) -> Chunk:
