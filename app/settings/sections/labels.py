@@ -5,15 +5,13 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from millrace.app.settings.record_fields import MASK, LabelSettings, Scalar, fits
+from millrace.app.settings.record_formats import FORMAT_SECTIONS, FormatName, FormatSections
 from millrace.app.settings.record_roles import EventTimeSettings
 from millrace.app.settings.sections.kafka import Topic
-from millrace.app.settings.sections.records import FormatName, RecordsSettings
+from millrace.app.settings.sections.records import RecordsSettings
 from millrace.app.settings.sections.registry import LabelRegistrySettings
 from millrace.consumers.section import SettingError
 from millrace.pipelines import schema
-from millrace.pipelines.formats.avro import AvroSettings
-from millrace.pipelines.formats.csv import CsvSettings
-from millrace.pipelines.formats.protobuf import ProtobufSettings
 from millrace.pipelines.shaping.labels.options import LabelOptions
 from millrace.pipelines.shaping.labels.rules import Take
 from millrace.pipelines.where.conditions import Place, WhereCondition
@@ -58,7 +56,7 @@ class JoinedLabelSettings(LabelSettings):
         return self.absent == MASK
 
 
-class LabelsSettings(LabelOptions):
+class LabelsSettings(FormatSections, LabelOptions):
     """Labels that come later, on topics of their own."""
 
     topics: tuple[Topic, ...] = Field(
@@ -70,9 +68,6 @@ class LabelsSettings(LabelOptions):
     registry: LabelRegistrySettings | None = Field(
         None, description="The schema registry of the labels' records, as in records.", examples=[None]
     )
-    avro: AvroSettings = Field(AvroSettings(), description="The schema that reads Avro records of labels.")
-    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="The message that Protobuf records hold.")
-    csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     label: dict[str, JoinedLabelSettings] = Field(
         {},
         description="The labels by the model's names for them, as in records.label; `absent` is the value of a record "
@@ -112,10 +107,7 @@ class LabelsSettings(LabelOptions):
         """Return what a label's record holds: its key is a feature, its labels are labels."""
         key = {"field": self.join.label or self.join.record, "dtype": self.join.dtype}
         plain = {name: LabelSettings(**_set(label)) for name, label in self.label.items()}
-        own = {
-            name: getattr(self, name)
-            for name in ("format", "registry", "avro", "protobuf", "csv", "event_time", "where")
-        }
+        own = {name: getattr(self, name) for name in ("format", "registry", *FORMAT_SECTIONS, "event_time", "where")}
         return RecordsSettings.model_validate({"features": {KEY: key}, "label": plain, **own})
 
     def fields(self) -> tuple[schema.Field, ...]:

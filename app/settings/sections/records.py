@@ -6,19 +6,16 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic_core import PydanticKnownError
 
 from millrace.app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings, Source
+from millrace.app.settings.record_formats import FORMAT_SECTIONS, FormatName, FormatSections
 from millrace.app.settings.record_roles import EventTimeSettings, KeySettings, SliceSettings, WeightSettings
 from millrace.app.settings.sections.registry import RegistrySettings, to_registry
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.section import Section, SettingError
-from millrace.consumers.user_class import UserClass, named_or_class
+from millrace.consumers.user_class import UserClass
 from millrace.pipelines import schema
-from millrace.pipelines.formats import FORMATS, Decoder, Format, every_format, format_of, make_decoder
-from millrace.pipelines.formats.avro import AvroSettings
-from millrace.pipelines.formats.csv import CsvSettings
-from millrace.pipelines.formats.protobuf import ProtobufSettings
+from millrace.pipelines.formats import Decoder, Format, every_format, format_of, make_decoder
 from millrace.pipelines.formats.shared.paths import distinct_fields
 from millrace.pipelines.formats.shared.protocol import TopicDecoder
 from millrace.pipelines.formats.shared.sliced_decoder import SlicedDecoder
@@ -36,14 +33,6 @@ ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
 
 
-def _spelt(value: Any) -> Any:
-    """Refuse what is neither a format of ours nor meant as a class in a file, as every choice of names is refused."""
-    if isinstance(value, UserClass) or (isinstance(value, str) and (value in FORMATS or ".py" in value)):
-        return value
-    *names, last = [repr(name) for name in FORMATS]
-    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
-
-
 def _slices(value: Any) -> Any:
     """Read a list of names, or names with their dtypes, as the mappings that they are short for."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
@@ -51,9 +40,6 @@ def _slices(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: {"dtype": one} if isinstance(one, str) else one for name, one in value.items()}
     return value
-
-
-FormatName = Annotated[str | UserClass, *named_or_class(FORMATS, "./logfmt.py:LogFmt"), BeforeValidator(_spelt)]
 
 
 class DeadLetterSettings(Section):
@@ -84,7 +70,7 @@ Labels = Annotated[
 ]
 
 
-class TopicRecordsSettings(Section):
+class TopicRecordsSettings(FormatSections):
     """What the records of one topic hold otherwise than those of the others."""
 
     format: FormatName | None = Field(None, description="The format of the topic's records. Null: as records.format.")
@@ -93,9 +79,6 @@ class TopicRecordsSettings(Section):
         description="Whether the topic's records begin with the number of a schema in records.registry, if there is "
         "one. false: they are values alone.",
     )
-    avro: AvroSettings = Field(AvroSettings(), description="The schema that reads the topic's Avro records.")
-    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="The message that its Protobuf records hold.")
-    csv: CsvSettings = Field(CsvSettings(), description="How the columns of its CSV records are read.")
     fields: dict[str, Source] = Field(
         {},
         description="The places of fields that lie elsewhere in the topic's records, by the model's names for them; "
@@ -107,7 +90,7 @@ class TopicRecordsSettings(Section):
     )
 
 
-class RecordsSettings(Section):
+class RecordsSettings(FormatSections):
     """What a record holds."""
 
     format: FormatName = Field(
@@ -124,9 +107,6 @@ class RecordsSettings(Section):
         "value. Null: records are values alone.",
         examples=[{"url": ["http://registry:8081"]}],
     )
-    avro: AvroSettings = Field(AvroSettings(), description="The schema that reads Avro records.")
-    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="The message that Protobuf records hold.")
-    csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FeatureSettings] = Field(
         min_length=1,
         description="The names of the model's inputs, each with its dtype or a mapping: dtype, shape, missing, min, "
@@ -288,7 +268,7 @@ def records_of(records: RecordsSettings, topic: str) -> RecordsSettings:
     }
     if unknown := sorted(places.keys() - records.features.keys() - _label_names(records) - own_slices):
         raise ValueError(f"fields: nothing of the model is called {unknown[0]!r}")
-    own = {name: getattr(given, name) for name in ("avro", "protobuf", "csv")}
+    own = {name: getattr(given, name) for name in FORMAT_SECTIONS}
     if given.format is None:
         own = {name: one if name in given.model_fields_set else getattr(records, name) for name, one in own.items()}
     return RecordsSettings(**changed, **own)

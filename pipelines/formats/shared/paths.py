@@ -12,7 +12,7 @@ for a tree of the names on their paths (`asked_of`). Pure; imports no pyarrow.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
@@ -104,11 +104,6 @@ def escaped(name: str) -> str:
 def is_envelope(source: str) -> bool:
     """Return whether a source is what Kafka has beside the value."""
     return source.startswith("$") and source != VALUE
-
-
-def of_names(names: Sequence[str]) -> str:
-    """Return the source of a field of nested records, by its names from the outermost on."""
-    return str(Path(tuple(map(PathStep, names))))
 
 
 def _beside(source: str) -> Path:
