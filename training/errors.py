@@ -127,6 +127,10 @@ class CheckpointError(MillraceError, OSError):
     retriable = True
 
 
+class LettersMissingError(CheckpointError):
+    """Dead letters of the records before a checkpoint were not acknowledged in time, so it waits for the next save."""
+
+
 class NoRoomError(CheckpointError):
     """The volume has no room for a checkpoint."""
 

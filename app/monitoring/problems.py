@@ -49,9 +49,6 @@ LONG_OPEN_S = 60.0
 _ENOUGH_TO_TELL = 100
 """So many records set aside and none learnt: it is the settings or the producer, not some bad records."""
 
-_NOT_ACKNOWLEDGED = "not acknowledged"
-"""What a save says that failed because dead letters wait."""
-
 KINDS = (
     "failed",
     "trainer_dead",
@@ -294,15 +291,14 @@ def _saving(snapshot: Snapshot, *, letters_wait: bool) -> Iterator[Problem]:
     posting = snapshot.posting
     if posting is None or posting.save_error is None:
         return
-    of_letters = _NOT_ACKNOWLEDGED in posting.save_error
-    if of_letters and letters_wait:
+    if posting.letters_missing and letters_wait:
         return
     checkpoints = snapshot.settings.checkpoints.path
     yield Problem(
         kind="save_failing",
         what=f"The newest save failed: {posting.save_error}",
         fix="The next save waits for the dead letters again."
-        if of_letters
+        if posting.letters_missing
         else f"The next save tries again. Check that checkpoints.path ({checkpoints}) has room and may be written.",
     )
 

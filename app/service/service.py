@@ -71,7 +71,7 @@ from millrace.training.checkpoints.mirror.mirroring import Mirroring
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Commands, Pause, Stop
-from millrace.training.errors import CheckpointError, PassedError
+from millrace.training.errors import LettersMissingError, PassedError
 from millrace.training.history.journal_blocks import recorder_of
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.golden.golden_set import GoldenSet, scoring
@@ -553,7 +553,7 @@ def post_refused(
 def await_letters(dead_letters: DeadLetters, topic: str | None, _request: SaveRequest) -> None:
     """Wait until the dead letters so far are acknowledged, so that no manifest is ahead of them."""
     if not dead_letters.wait_acknowledged(dead_letters.sequence(), _ACKNOWLEDGE_S):
-        raise CheckpointError(
+        raise LettersMissingError(
             f"records.dead_letters.topic: {topic} has not acknowledged its letters within {_ACKNOWLEDGE_S:g} s, so the "
             "checkpoint waits for the next save; is the topic there?"
         )

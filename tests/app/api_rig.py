@@ -46,6 +46,7 @@ from millrace.training.checkpoints import (
     SaveRequest,
 )
 from millrace.training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
+from millrace.training.errors import LettersMissingError
 from millrace.training.recovery.crash_guard import CrashGuard, CrashLoop
 from millrace.training.telemetry.baseline import (
     BaselinePlan,
@@ -150,7 +151,7 @@ class Rig:
         self.slices: Mapping[str, SliceFigures] = {}
         self.served: Mapping[str, ServedFigures] = {}
         self.last: Manifest | None = None
-        self.save_error: str | None = None
+        self.save_error: str | Exception | None = None
         self.learnt_to_ms: int | None = None
         self.obeying = threading.Event()
         self.obeying.set()
@@ -262,7 +263,8 @@ class Rig:
             last_save=last,
             saves=0,
             failed_saves=0,
-            save_error=self.save_error,
+            save_error=None if self.save_error is None else str(self.save_error),
+            letters_missing=isinstance(self.save_error, LettersMissingError),
             learnt_to_ms=self.learnt_to_ms,
             figures={
                 "classes": {"0": ClassFigures(0.9, 0.55, 0.5), "1": ClassFigures(0.1, 5.0, 0.5)},

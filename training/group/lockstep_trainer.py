@@ -28,7 +28,7 @@ from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows
 from millrace.training.checkpoints.manifest import Manifest, SaveReason
-from millrace.training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
+from millrace.training.errors import GroupError, LettersMissingError, PeerLostError, StateNotFiniteError
 from millrace.training.group.agreement import Agreement, Flag, Order, Step, Word, agree
 from millrace.training.group.exchange import LOST, Row
 from millrace.training.group.meeting import Group
@@ -468,8 +468,8 @@ class GroupTrainer(TrainerThread):
             self._saving.abandon(error)
 
 
-def _not_acknowledged(within_s: float) -> CheckpointError:
-    return CheckpointError(
+def _not_acknowledged(within_s: float) -> LettersMissingError:
+    return LettersMissingError(
         f"the dead letters of all workers were not acknowledged within {within_s:g} s, so the checkpoint waits for the "
         "next save; is their topic there?"
     )

@@ -50,6 +50,8 @@ class Posting(PartFigures):
     """Why the newest save failed; None after a save that succeeded."""
     learnt_to_ms: int | None
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
+    letters_missing: bool = False
+    """Whether it failed because dead letters were not acknowledged in time."""
     changes: tuple[Change, ...] = ()
     """The hyperparameters that differed from the checkpoint at the last restore."""
     figures: Mapping[str, Reported] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from millrace.consumers.failpoints import failpoint
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, CallTarget, Delivery
+from millrace.training.errors import LettersMissingError
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.model.call.culprit_search import Culprits
 from millrace.training.model.learner import Learner
@@ -257,7 +258,8 @@ class Learning:
                 last_save=figures.last,
                 saves=figures.saved,
                 failed_saves=figures.failed,
-                save_error=figures.last_error,
+                save_error=None if figures.last_error is None else str(figures.last_error),
+                letters_missing=isinstance(figures.last_error, LettersMissingError),
                 learnt_to_ms=self.learnt_to_ms,
                 changes=figures.changes,
                 figures=figures.reported(),

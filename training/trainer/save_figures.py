@@ -76,7 +76,7 @@ class SaveFigures:
         self.last: LastSave | None = None
         self.saved = 0
         self.failed = 0
-        self.last_error: str | None = None
+        self.last_error: Exception | None = None
 
     @property
     def progress(self) -> Progress:

@@ -353,7 +353,7 @@ class Saving(SaveFigures):
 
     def _save_failed(self, commands: Sequence[Save], error: Exception) -> None:
         self.failed += 1
-        self.last_error = str(error)
+        self.last_error = error
         # What this save held is not saved yet, even if nothing more is settled.
         self._settled_since = True
         log.error("a checkpoint failed, and the next save tries again: %s", error)

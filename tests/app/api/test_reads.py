@@ -424,7 +424,7 @@ def test_letters_that_wait_are_one_problem_with_the_save_that_waits_for_them(api
             "dead",
             cast("Any", None),
         )
-    for error in (str(alone.value), str(_not_acknowledged(5.0))):
+    for error in (alone.value, _not_acknowledged(5.0)):
         rig.save_error = error
         rig.post()
         rig.service.phases.enter(Phase.PAUSED, rig.service.holding.reason)

@@ -173,7 +173,7 @@ def test_a_save_that_is_put_off_answers_who_asked_for_it_and_the_next_one_is_mad
         run.saving.put_off(command, CheckpointError("no letters"))
         with pytest.raises(CheckpointError, match="no letters"):
             command.answer.result(0)
-        assert (run.saving.failed, run.saving.last_error) == (1, "no letters")
+        assert (run.saving.failed, str(run.saving.last_error)) == (1, "no letters")
         clock.now += 61
         run.sees(lambda: len(run.durable) == 2)
         run.sees(lambda: run.saving.last_error is None)
