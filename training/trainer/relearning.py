@@ -40,7 +40,16 @@ from millrace.training.trainer.learning import Learning, LearningParts
 from millrace.training.trainer.save_figures import SaveFigures
 from millrace.training.trainer.served.figures import NAME as SERVED
 from millrace.training.trainer.slices.figures import NAME as SLICES
-from millrace.training.trainer.state import TrainerState, release
+from millrace.training.trainer.state import TrainerState
+
+OF_ONE_RUN = frozenset({DETECTORS, LABELS, ARRIVALS, CALIBRATION, INPUTS, SERVED, SLICES})
+"""The parts that another run of the same blocks fills otherwise: every watcher's, and what became of labels.
+
+What detectors remember hangs on when they were named and on which of them has raised, which no journal holds. What
+became of labels hangs on how far ahead they had been read, predictions on when records arrived, and those of servers on
+when they were read. A calibration, slices and the inputs are counted by the run alone, as they take no part in what is
+learnt.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +140,7 @@ class Relearning:
             for name, sha in digests({self._learner.witness.name: witness}).items()
             if sha == segment.files.get(name)
         }
-        # What detectors remember hangs on when they were named and on which of them has raised, which no journal holds.
-        # What became of labels hangs on how far ahead they had been read, and predictions on when records arrived.
-        # Predictions of servers hang on when they were read.
-        # A calibration, slices and the inputs are counted by the run alone, as they take no part in what is learnt.
-        others = {DETECTORS, LABELS, ARRIVALS, CALIBRATION, INPUTS, SERVED, SLICES}
-        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in others}
+        files = {name: sha for name, sha in segment.files.items() if name.partition(".")[0] not in OF_ONE_RUN}
         expected = {**files, "ledger": segment.ledger_sha256}
         # A part that only this version has was no part of the state then.
         return Relearnt(differing=tuple(n for n in sorted(expected) if found.get(n) != expected[n]), parts=parts)
@@ -144,6 +148,3 @@ class Relearning:
     def _open(self) -> None:
         self.ledger.begin_incarnation()
         self._learner.witness.lay(self.ledger.positions())
-
-
-__all__ = ["Relearning", "Relearnt", "release"]

@@ -45,8 +45,8 @@ from millrace.training.ledger.ledger import NAME, Ledger
 from millrace.training.model.learner import Learner
 from millrace.training.model.setup.cores import usable_cores
 from millrace.training.model.setup.model_code import is_code_of, named
-from millrace.training.trainer.relearning import Relearning, Relearnt, release
-from millrace.training.trainer.state import Progress
+from millrace.training.trainer.relearning import Relearning, Relearnt
+from millrace.training.trainer.state import Progress, release
 
 _SETTINGS = "hyperparameters.json"
 
