@@ -33,9 +33,7 @@ from millrace.consumers.dead_letters.backlog import Backlog, BacklogOptions
 from millrace.consumers.dead_letters.letter import (
     HEADER_PREFIX,
     Absence,
-    CountedOnly,
     DeadLetter,
-    DeadLetters,
     DeadLetterStatistics,
     never_stopped,
 )
@@ -94,9 +92,6 @@ def shortened_contents_of(letter: DeadLetter) -> LetterContents:
     ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
     ours.append(("millrace.value_bytes", str(len(value)).encode()))
     return LetterContents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
-
-
-__all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
 
 
 _WINDOW = 2000

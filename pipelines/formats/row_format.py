@@ -17,7 +17,7 @@ import pyarrow as pa
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.reasons import Reason
 from millrace.pipelines.formats.format import Format
-from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, arrow_type
+from millrace.pipelines.formats.shared.arrow_columns import ColumnReader, Faults, Show, arrow_type, holds_infinity
 from millrace.pipelines.formats.shared.field_types import field_types
 from millrace.pipelines.formats.shared.made_up import made_up_columns, made_up_records
 from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE
@@ -118,7 +118,7 @@ class RowDecoder:
             found[source] = np.array(shows, np.uint8)
 
         def infinity(row: int, field: Field) -> Reason:
-            return Reason.NOT_FINITE if _holds_infinity(held[field.source][row]) else Reason.OUT_OF_RANGE
+            return Reason.NOT_FINITE if holds_infinity(held[field.source][row]) else Reason.OUT_OF_RANGE
 
         piece = self._reader.read(arrays, np.array(kept, np.int64), infinity, found)
         verdicts = sorted((*refused, *piece.refused), key=lambda refusal: refusal.index)
@@ -207,7 +207,3 @@ def _number_in(text: str, dtype: str) -> tuple[Any, Show]:
     # Python refuses to read an integer of thousands of digits.
     number = int(text) if len(text) < _MOST_DIGITS else _INT64.max + 1
     return number, Show.GOOD if _INT64.min <= number <= _INT64.max else Show.OUT_OF_RANGE
-
-
-def _holds_infinity(held: Any) -> bool:
-    return any(map(_holds_infinity, held)) if isinstance(held, list) else isinstance(held, float) and math.isinf(held)

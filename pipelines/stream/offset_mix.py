@@ -13,10 +13,15 @@ GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 def mix(offsets: Int64s) -> Int64s:
     """Compute the SplitMix64 of each offset."""
-    z = offsets.astype(np.uint64) + np.uint64(GOLDEN)
+    return mixed_bits(offsets.astype(np.uint64)).astype(np.int64)
+
+
+def mixed_bits(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Compute the SplitMix64 of each number."""
+    z = numbers + np.uint64(GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
-    return (z ^ (z >> np.uint64(31))).astype(np.int64)
+    return z ^ (z >> np.uint64(31))
 
 
 def salt_of(text: str | bytes) -> int:

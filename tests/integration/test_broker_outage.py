@@ -12,7 +12,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.topics import create_topic
-from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.letter import DeadLetter
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.handoff import Handoff
 from millrace.consumers.kafka.positions import Committed, Earliest
 from millrace.consumers.kafka.source import KafkaOptions, KafkaSource

@@ -11,7 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import ConsumerRecord
 
 from millrace.consumers.dead_letters.backlog import BacklogOptions
-from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.letter import DeadLetter
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import TopicMissingError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.reasons import Reason

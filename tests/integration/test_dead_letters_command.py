@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
-from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.letter import DeadLetter
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.reasons import Reason

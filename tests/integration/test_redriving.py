@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
 from millrace.consumers.dead_letters import reader, redrive
-from millrace.consumers.dead_letters.letter import Absence
-from millrace.consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from millrace.consumers.dead_letters.letter import Absence, DeadLetter
+from millrace.consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from millrace.consumers.dead_letters.reader import each_letter, newest_letters
 from millrace.consumers.dead_letters.redrive import Redrive
 from millrace.consumers.errors import MillraceError

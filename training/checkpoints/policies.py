@@ -148,17 +148,6 @@ class KeepHourly:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """Checkpoints that are always kept."""
-
-    numbers: frozenset[int]
-
-    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:  # noqa: ARG002 - of the Protocol
-        """Return the pinned numbers that are on disk."""
-        return {manifest.number for manifest in manifests if manifest.number in self.numbers}
-
-
-@dataclass(frozen=True, slots=True)
 class KeepAny:
     """Keeps what any of its policies keeps."""
 

@@ -19,7 +19,6 @@ null, and so is a list without elements: the wire does not tell it from an absen
 it as an empty list.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import length_hint
@@ -50,6 +49,7 @@ from millrace.pipelines.formats.shared.arrow_columns import (
     Show,
     arrow_type,
     element_type,
+    holds_infinity,
     in_lists_like,
 )
 from millrace.pipelines.formats.shared.pieces import LARGEST, without
@@ -246,7 +246,7 @@ class ReadField:
 
     def infinity(self, row: int) -> Reason:
         """Return the reason for an infinity in a row: in the record, or made by a dtype that cannot hold the number."""
-        return Reason.NOT_FINITE if _holds_infinity(self._as_read[row].as_py()) else Reason.OUT_OF_RANGE
+        return Reason.NOT_FINITE if holds_infinity(self._as_read[row].as_py()) else Reason.OUT_OF_RANGE
 
 
 def infinity_of(read: Mapping[str, ReadField]) -> Callable[[int, Field], Reason]:
@@ -337,9 +337,3 @@ def _cast(values: pa.Array, path: MessagePath) -> pa.Array:
         names = [path.enum.get(number, str(number).encode()) for number in numbers.dictionary.to_pylist()]
         return pa.array(names, pa.binary()).take(numbers.indices)
     return values if values.type == wanted else values.cast(wanted, safe=False)
-
-
-def _holds_infinity(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_holds_infinity, value))
-    return isinstance(value, float) and math.isinf(value)

@@ -9,10 +9,11 @@ numbers are first rounded to the dtype of the field, as the numbers of the recor
 nearest to 0.1 pass.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -351,3 +352,10 @@ class ColumnReader:
             ]
             good &= faults == 0
         return only_good(DecodedValues(indices, columns, tuple(refused), lengths), good)
+
+
+def holds_infinity(value: Any) -> bool:
+    """Return whether a value, or one in its lists, is infinite."""
+    if isinstance(value, list):
+        return any(map(holds_infinity, value))
+    return isinstance(value, float) and math.isinf(value)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from millrace.consumers.records import Int64s
 from millrace.pipelines.schema import Column
+from millrace.pipelines.stream.offset_mix import mixed_bits
 
 _LONG = 64
 """Of longer texts a digest of so many bytes is taken."""
@@ -16,7 +17,7 @@ _LONG = 64
 def hashes_of(keys: Column) -> Int64s:
     """Return a number for each key, the same for equal keys in every process; different whole numbers never meet."""
     if keys.dtype != object:
-        return _mixed(keys.astype(np.uint64)).view(np.int64)
+        return mixed_bits(keys.astype(np.uint64)).view(np.int64)
     texts: list[bytes] = keys.tolist()
     lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
     if lengths.max(initial=0) > _LONG:
@@ -26,15 +27,8 @@ def hashes_of(keys: Column) -> Int64s:
     mixed = lengths
     for at, word in enumerate(words.reshape(len(texts), -1).T if texts else ()):
         # How long the others are makes no difference.
-        mixed = np.where(lengths > 8 * at, _mixed(mixed ^ word), mixed)
+        mixed = np.where(lengths > 8 * at, mixed_bits(mixed ^ word), mixed)
     return mixed.view(np.int64)
-
-
-def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def checks_of(keys: Column) -> npt.NDArray[np.uint32]:

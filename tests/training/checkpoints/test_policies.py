@@ -16,7 +16,6 @@ from millrace.training.checkpoints.policies import (
     KeepLast,
     KeepPolicy,
     Never,
-    Pinned,
     SaveContext,
     SavePolicy,
     best_first,
@@ -83,8 +82,7 @@ MANIFESTS = [
         (KeepBest(0), set()),
         (KeepHourly(2), {7, 8}),
         (KeepHourly(3), {4, 7, 8}),
-        (Pinned(frozenset({0, 3})), {0}),
-        (KeepAny([KeepLast(1), KeepBest(1), Pinned(frozenset({1}))]), {8, 7, 1}),
+        (KeepAny([KeepLast(1), KeepBest(1)]), {8, 7}),
         (KeepAny([]), set()),
     ],
 )

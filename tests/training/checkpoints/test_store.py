@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from millrace.training.checkpoints import (
     StoreOptions,
 )
 from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
-from millrace.training.checkpoints.policies import KeepAny, KeepLast, Pinned
+from millrace.training.checkpoints.policies import KeepAny, KeepLast
 from millrace.training.checkpoints.sealed_json import seal, unseal
 from millrace.training.errors import (
     AllCorruptError,
@@ -226,10 +226,19 @@ def test_numbers_grow_past_whatever_is_there(
     assert store.publish(order(1, step=2), parts(2)).number == 8
 
 
+class KeepNumber(NamedTuple):
+    """A policy that keeps one checkpoint."""
+
+    number: int
+
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:
+        return {self.number} & {one.number for one in (*manifests, newest)}
+
+
 def test_pruning_keeps_what_the_policy_says_and_what_nobody_may_judge(
     folder: Folder, writer: FolderLease, order: Any, parts: Any
 ) -> None:
-    store = CheckpointStore(folder, writer, StoreOptions(keep=KeepAny([KeepLast(2), Pinned(frozenset({3}))])))
+    store = CheckpointStore(folder, writer, StoreOptions(keep=KeepAny([KeepLast(2), KeepNumber(3)])))
     (folder.checkpoints / "notes.txt").write_text("mine")
     parent = None
     for step in range(8):

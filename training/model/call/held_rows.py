@@ -39,6 +39,11 @@ def unnamed(columns: Mapping[str, Any], rows: Rows) -> tuple[Any, Any, Any]:
     return features, labels, columns[WEIGHT]
 
 
+def bytes_of_numbers(columns: Mapping[str, Any]) -> int:
+    """Return the memory that the columns of numbers take; texts come on top."""
+    return sum(int(np.prod(one.shape)) * one.dtype.size for one in columns.values() if one.dtype != tf.string)
+
+
 def places_for(size: int, rows: Rows, name: str) -> dict[str, Any]:
     """Return variables for so many rows such as these, by column."""
     with tf.device("/CPU:0"):

@@ -31,25 +31,22 @@ class ValueNames:
     """The names under which the results of the metrics are shown."""
 
     shown: Mapping[str, Shown]
-    by_mean_alone: tuple[str, ...]
-    """Names of arrays that have too many components to show them all."""
+    """An array of too many components is shown by its mean alone."""
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> "ValueNames":
         """Name the values of results that have the shapes of all later ones."""
-        shown, by_mean, left = dict[str, Shown](), list[str](), MOST_COMPONENTS
+        shown, left = dict[str, Shown](), MOST_COMPONENTS
         for metric, key, value in _arrays(results):
             name = metric if key is None else key
             if name in shown:
                 name = f"{metric}_{name}"
             shown[name] = Shown(metric, None, key)
-            if value.size > left:
-                by_mean.append(name)
-            elif value.size > 1:
+            if 1 < value.size <= left:
                 left -= value.size
                 for index in np.ndindex(value.shape):
                     shown[f"{name}{list(index)}".replace(" ", "")] = Shown(metric, index, key)
-        return cls(shown, tuple(by_mean))
+        return cls(shown)
 
     def values(self, results: Mapping[str, Any]) -> dict[str, float]:
         """Return the value of each name."""

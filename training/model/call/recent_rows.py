@@ -24,6 +24,7 @@ from millrace.pipelines.stream.offset_mix import mix
 from millrace.training.checkpoints.parts import Array, PartState
 from millrace.training.model.call.held_rows import (
     WEIGHT,
+    bytes_of_numbers,
     columns_of,
     empty,
     layout,
@@ -90,7 +91,7 @@ class RecentRows:
     @property
     def nbytes(self) -> int:
         """The memory that its numbers take; texts come on top."""
-        return sum(int(np.prod(one.shape)) * one.dtype.size for one in self._columns.values() if one.dtype != tf.string)
+        return bytes_of_numbers(self._columns)
 
     # In a graph, outside of replicas.
 

@@ -34,6 +34,7 @@ from millrace.training.checkpoints.parts import Array, PartState
 from millrace.training.model.call.held_rows import (
     OF_LABEL,
     WEIGHT,
+    bytes_of_numbers,
     columns_of,
     drawn,
     empty,
@@ -155,7 +156,7 @@ class Reservoir:
     @property
     def nbytes(self) -> int:
         """The memory that its numbers take; texts come on top."""
-        return sum(int(np.prod(one.shape)) * one.dtype.size for one in self._columns.values() if one.dtype != tf.string)
+        return bytes_of_numbers(self._columns)
 
     @property
     def holds_texts(self) -> bool:

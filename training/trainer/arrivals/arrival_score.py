@@ -29,16 +29,20 @@ from millrace.training.model.call.evaluation import Evaluation
 from millrace.training.model.learner import Learner
 from millrace.training.model.probes import Probe
 from millrace.training.model.variables import unmoved
+from millrace.training.telemetry.baseline import BaselinePlan
+from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.live_metrics import LiveMetrics, Sums
-from millrace.training.telemetry.tallies import Tallies
+from millrace.training.telemetry.tallies import BINNED, SURE, Tallies, Values, odds_bins, probabilities_of
 from millrace.training.telemetry.watcher import Call, Watcher
-from millrace.training.trainer.arrivals.expected_score import expected_scores
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 
 log = logging.getLogger(__name__)
 NAME = "arrivals"
 SETTING = "labels.score_on_arrival"
+BINS = 10
+FEWEST = 100
+"""Answers with labels, by which it can be told at all."""
 _MOST_ROWS = 256
 """The most rows of one prediction; there are few, so more would only be absent."""
 _MOST_EXPECTED = 1 << 14
@@ -223,3 +227,29 @@ def _row_wise(column: Any, places: npt.NDArray[np.int64]) -> Any:
     """Return some rows of a block's column, as a batch."""
     flat = tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], 0))
     return tf.ensure_shape(tf.gather(flat, places), [len(places), *column.shape[2:]])[tf.newaxis]
+
+
+def expected_scores(answers: Values, known: Tallies, plan: BaselinePlan) -> Mapping[str, float]:
+    """Return the expected scores of answers [row, column], by the tallies of others with labels; none if too few."""
+    if plan.labels not in {Labels.BINARY, Labels.CLASSES, Labels.ONE_HOT} or BINNED not in known:
+        return {}
+    missed, came = known[BINNED].reshape(2, -1)
+    counts = missed + came
+    answers = answers[np.isfinite(answers).all(axis=1)]
+    if counts.sum() < FEWEST or not len(answers):
+        return {}
+    answers = probabilities_of(answers, plan) if plan.logits else answers
+    p = (answers.ravel() if plan.labels is Labels.BINARY else answers.max(axis=1)).astype(np.float32)
+    p = np.clip(p, SURE, 1 - SURE)
+    # Bins of about as many answers each: the share that came true in each, by the bin of the odds.
+    reached = np.cumsum(counts) - counts / 2
+    group = np.minimum(reached / counts.sum() * BINS, BINS - 1).astype(np.int64)
+    in_group = np.bincount(group, counts, BINS)
+    true = (np.bincount(group, came, BINS) / np.maximum(in_group, 1))[group[odds_bins(p)]]
+    if plan.labels is not Labels.BINARY:
+        return {"accuracy": float(true.mean())}
+    p = p.astype(np.float64)
+    return {
+        "accuracy": float(np.where(p > 0.5, true, 1 - true).mean()),
+        "log_loss": float(-(true * np.log(p) + (1 - true) * np.log(1 - p)).mean()),
+    }

@@ -6,7 +6,7 @@ import pytest
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.tallies import Answered, Tallies, Values, tallies_of_all, truth_columns
-from millrace.training.trainer.arrivals.expected_score import FEWEST, expected_scores
+from millrace.training.trainer.arrivals.arrival_score import FEWEST, expected_scores
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 from tests.training.trainer_rig import P0, P1
 
