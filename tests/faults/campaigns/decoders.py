@@ -31,6 +31,7 @@ from random import Random
 from typing import Any
 
 from millrace.app.settings.sections.records import RecordsSettings, to_decoder
+from millrace.app.tools.child_process.die_with_parent import die_with_parent
 from millrace.pipelines.formats import Decoder
 from tests.faults.campaigns.formats import LEARNT
 from tests.faults.harness.forms import Form, PoisonedStream
@@ -110,7 +111,7 @@ def fuzz_formats(cases: int, seed: int, processes: int = 1, minutes: float = mat
     if processes == 1:
         figures.add(fuzz(0))
     else:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=die_with_parent) as pool:
             for found in pool.map(fuzz, range(processes)):
                 figures.add(found)
     figures.seconds = round(time.monotonic() - began, 1)
@@ -124,9 +125,9 @@ def _fuzz_some(cases: int, until: float, seed: int, number: int) -> FuzzedFormat
         began = time.process_time()
         while figures.cases < cases and time.monotonic() < until:
             for deck in decks:
-                signal.alarm(_WITHIN_S)
+                signal.setitimer(signal.ITIMER_PROF, _WITHIN_S)  # of the CPU, however busy the machine is
                 _fuzz_chunk(deck, random, figures)
-    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     figures.cpu_seconds = time.process_time() - began
     return figures
 
