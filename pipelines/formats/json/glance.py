@@ -55,12 +55,13 @@ class JsonGlance:
         rows = begins.searchsorted(places, "right") - 1
         usable = np.bincount(rows, minlength=len(records)) == 1
         # Of an empty record the second place holds the newline of the one before.
-        usable &= (codes[begins[:-1]] == ord("{")) & (codes[begins[1:] - 2] == ord("}"))
+        first = codes[begins[:-1]] == ord("{")
+        usable &= first & (codes[begins[1:] - 2] == ord("}"))
         for never in (b"\\", b"\0"):
             if never in text:
                 usable[begins.searchsorted(np.flatnonzero(codes == never[0]), "right") - 1] = False
         is_brace = codes == ord("{")
-        if np.count_nonzero(is_brace) > len(records):
+        if np.count_nonzero(is_brace) > np.count_nonzero(first):
             braces = np.flatnonzero(is_brace)
             usable[rows] &= braces.searchsorted(places) - braces.searchsorted(begins[rows]) == 1
         at = places + len(self._name)

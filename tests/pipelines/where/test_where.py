@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -286,13 +286,18 @@ _PAIRS = st.tuples(
 ).map("".join)
 
 
-@given(st.lists(st.lists(_PAIRS, max_size=4).map(",".join), min_size=1, max_size=8))
-def test_what_a_glance_tells_of_json_is_what_a_parser_finds(texts: list[str]) -> None:
-    """Of a record that it tells, and that is JSON; its neighbours change nothing."""
+@given(
+    st.lists(st.lists(_PAIRS, max_size=4).map(",".join), min_size=1, max_size=8),
+    st.lists(st.sampled_from((None, b"", b"x", b"[]", b"x{", b'{"')), max_size=3),
+)
+@example(['"x":{"type":"impression"}'], [None])
+def test_what_a_glance_tells_of_json_is_what_a_parser_finds(texts: list[str], neighbours: list[bytes | None]) -> None:
+    """Of a record that it tells, and that is JSON; its neighbours change nothing, whether they are JSON or not."""
     records = [b"{" + text.encode() + b"}" for text in texts]
     glance = JsonGlance("type", frozenset({b"impression"}), framed=False)
-    listed, others = glance(records)
+    listed, others = glance([*records, *neighbours])
     assert not (listed & others).any()
+    listed, others = listed[: len(records)], others[: len(records)]
     for record, is_listed, is_other in zip(records, listed, others, strict=True):
         assert [one.tolist() for one in glance([record])] == [[is_listed], [is_other]]
         try:
