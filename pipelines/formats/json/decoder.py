@@ -53,6 +53,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.json.faults import JsonAsked, diagnose, infinity_reason, without_large_numbers
 from millrace.pipelines.formats.json.framing import framed
@@ -195,7 +196,11 @@ class JsonDecoder:
 
     def _columns(self, indices: Int64s, table: pa.Table, record: Callable[[int], bytes]) -> DecodedValues:
         """Read the columns of proven rows; `record` returns the record of one."""
-        return self._reader.read(self._paths.arrays(table), indices, lambda row, _: infinity_reason(record(row)))
+
+        def infinity(row: int, field: Field) -> Reason:
+            return infinity_reason(record(row), steps_of(field))
+
+        return self._reader.read(self._paths.arrays(table), indices, infinity)
 
 
 class ArrowPaths:

@@ -118,9 +118,26 @@ def _tame(found: re.Match[bytes]) -> bytes:
     return text if text.startswith(b'"') or not math.isinf(float(text)) else b"0"
 
 
-def infinity_reason(record: bytes) -> Reason:
-    """Return the reason for an infinity in a column: written as such, or a finite number too large for the dtype."""
-    return Reason.NOT_FINITE if b"Inf" in without_strings(record) else Reason.OUT_OF_RANGE
+def infinity_reason(record: bytes, steps: tuple[PathStep, ...]) -> Reason:
+    """Return the reason for an infinity in a field: written as such, or a finite number too large for the dtype."""
+    if b"Inf" not in without_strings(record):
+        return Reason.OUT_OF_RANGE
+    try:
+        written = any(isinstance(value, _Literal) for value in _leaves(_decoder.decode(record.decode()), steps))
+    except (ValueError, RecursionError):
+        return Reason.NOT_FINITE  # a spelling that `json` does not know, as Inf
+    return Reason.NOT_FINITE if written else Reason.OUT_OF_RANGE
+
+
+def _leaves(value: _Json, steps: tuple[PathStep, ...]) -> Iterator[_Json]:
+    """Yield what stands at the end of the steps, in however many lists."""
+    if isinstance(value, list):
+        for element in value:
+            yield from _leaves(element, steps)
+    elif not isinstance(value, _Object):
+        yield value
+    elif steps:
+        yield from (leaf for name, one in value.members if name == steps[0].name for leaf in _leaves(one, steps[1:]))
 
 
 def _first_fault(members: _Members, asked: JsonAsked) -> JsonFault | None:

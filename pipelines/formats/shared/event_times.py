@@ -38,6 +38,8 @@ _MINUTE_MS, _SECOND_MS = 60_000, 1_000
 _WHOLE_MINUTES_FROM_MS = 94_694_400_000
 """Since 1973 all clocks differ from UTC by whole minutes, and change at whole minutes."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of a wall clock
+_FIRST_MS = (datetime(1, 1, 1) - _EPOCH) // timedelta(milliseconds=1)  # noqa: DTZ001 - of a wall clock
+"""A text may say a year 0, which `datetime` has not: clocks showed then what they did in the year 1."""
 _ZERO = timedelta()
 
 
@@ -140,5 +142,5 @@ def _from_wall_clock(shown: Int64s, zone: str) -> Int64s:
 
 @lru_cache(maxsize=4096)
 def _offset_ms(clock: ZoneInfo, shown_ms: int) -> int:
-    offset = (_EPOCH + timedelta(milliseconds=shown_ms)).replace(tzinfo=clock).utcoffset() or _ZERO
+    offset = (_EPOCH + timedelta(milliseconds=max(shown_ms, _FIRST_MS))).replace(tzinfo=clock).utcoffset() or _ZERO
     return round(offset.total_seconds() * 1000)

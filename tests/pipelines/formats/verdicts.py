@@ -150,6 +150,12 @@ JSON_CASES = (
     Case("a number too small for its dtype", _price("1e-60"), _with(price=0.0)),
     Case("NaN", _price("NaN"), (Reason.NOT_FINITE, "price")),
     Case("Infinity", _price("-Infinity"), (Reason.NOT_FINITE, "price")),
+    Case(
+        "a number beyond float32 beside an infinity in another field",
+        _price("1e39", other="[Infinity]"),
+        (Reason.OUT_OF_RANGE, "price"),
+    ),
+    Case("Inf", _price("Inf"), (Reason.NOT_FINITE, "price")),
     Case("NaN in a list", _also(pair="[1, NaN]"), (Reason.NOT_FINITE, "pair")),
     Case("NaN for an integer", _also(big="NaN"), (Reason.NOT_FINITE, "big")),
     Case("a number at its `min`, another at its `max`", _also(age="18", shares="[0, 0.1]"), _AT_BOUNDS),

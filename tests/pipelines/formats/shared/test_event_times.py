@@ -82,6 +82,13 @@ STAMPS = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29))
 OFFSETS = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
 
+def test_a_year_that_datetime_has_not_is_one_all_the_same() -> None:
+    before_utc = timedelta(days=366, minutes=53, seconds=28) // timedelta(milliseconds=1)
+    expected = floored(datetime(1, 1, 1, tzinfo=UTC)) - before_utc
+    for text in ("0000-01-01T00:00:00", "0000-01-01T00:00:00.0000000"):
+        assert read([text, "2026-11-22T11:00:00"], BERLIN) == [expected, 1795341600000]
+
+
 @settings(max_examples=500)
 @given(
     STAMPS,
