@@ -7,6 +7,7 @@ Kafka does not answer, or the topic is missing, it tries again every few seconds
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -171,12 +172,19 @@ class ServedReader:
             if said["name"] != self._name:
                 return None
             (outputs,) = (each for one in said["prediction"].values() if (each := _numbers(one)) is not None)
-            return ServedPrediction(int(said["row"], 16), int(said["version"]), outputs, said["time"] / 1000)
+            found = ServedPrediction(int(said["row"], 16), int(said["version"]), outputs, said["time"] / 1000)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
+        # A checkpoint holds them as integers of 64 bits.
+        fits = 0 <= found.identity < 2**64 and 0 <= found.version < 2**63 and math.isfinite(found.at)
+        return found if fits else None
 
 
 def _numbers(output: Any) -> npt.NDArray[np.float32] | None:
     """Return an output as numbers; None for one that holds none, as the text of a class."""
     found = np.asarray(output).ravel()
-    return found.astype(np.float32) if found.dtype.kind in "fiub" and np.isfinite(found).all() else None
+    if found.dtype.kind not in "fiub":
+        return None
+    with np.errstate(over="ignore"):
+        numbers = found.astype(np.float32)
+    return numbers if np.isfinite(numbers).all() else None
