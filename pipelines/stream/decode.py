@@ -179,7 +179,8 @@ class SliceValues:
         import pyarrow as pa  # noqa: PLC0415 - not loaded where nothing is sliced
 
         found = pa.array(column, pa.binary() if column.dtype == object else None).dictionary_encode()
-        values = [NO_VALUE if value == _absent(field) else _shown(value) for value in found.dictionary.to_pylist()]
+        absent = _absent(field)
+        values = [NO_VALUE if value == absent else _shown(value) for value in found.dictionary.to_pylist()]
         return cls(found.indices.to_numpy(), tuple(values))
 
     def rows(self, first: int, last: int | None) -> "SliceValues":
@@ -192,7 +193,10 @@ NO_VALUE = "(none)"
 _LONGEST_VALUE = 60
 
 
-def _absent(field: Field) -> bool | float | bytes | None:
+def _absent(field: Field) -> float | bytes | None:
+    """Return what stands for a missing value; None where that is a value as well, as a truth value is."""
+    if isinstance(field.missing, bool):
+        return None
     return field.missing.encode() if isinstance(field.missing, str) else field.missing
 
 

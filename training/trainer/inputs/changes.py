@@ -143,7 +143,7 @@ class ComparedWindow:
             if first + column == at:
                 continue
             values = rows.texts[:, column]
-            for value in {*values.tolist()}:
+            for value in sorted(set(values.tolist())):
                 has = values == value
                 if not _FEWEST_OF_SLICE <= has.sum() <= len(has) - _FEWEST_OF_SLICE:
                     continue

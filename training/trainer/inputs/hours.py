@@ -44,8 +44,13 @@ class HoursOfInputs:
         self._every = 1
 
     def add(self, digest: Digest, at_ms: int, names: Sequence[str], numbers: int) -> None:
-        """Add a window; of the fields `names` so many are numbers, and come first."""
+        """Add a window; of the fields `names` so many are numbers, and come first.
+
+        One of an hour that is over is late, as the partitions are some seconds apart, and changes nothing.
+        """
         hour = at_ms // HOUR_MS
+        if hour in self.kept:
+            return
         if hour != self._hour:
             self._close(names, numbers)
             self._hour, self._windows, self._digests, self._every = hour, 0, [], 1

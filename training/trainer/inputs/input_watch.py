@@ -211,10 +211,11 @@ class Inputs(Watcher):
             self._judge(rows, now, effects, excess, unusual)
         self._tell_unread()
         self._windows += 1
-        self._next.append(Digest.of(now))
-        self._hours.add(
-            self._next[-1], self._open.reached_ms, [one.name for one in self.fields], len(self._gate.numbers)
-        )
+        if now.rows:  # none, if all its records were set aside
+            self._next.append(Digest.of(now))
+            self._hours.add(
+                self._next[-1], self._open.reached_ms, [one.name for one in self.fields], len(self._gate.numbers)
+            )
         if len(self._next) == _RENEWED:
             self._past = [*self._past, *self._next][-_REFERENCE:]
             self._next = []

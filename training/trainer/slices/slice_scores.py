@@ -37,6 +37,7 @@ from millrace.training.telemetry.tallies import (
     Tallies,
     Whole,
     WindowedTallies,
+    add_tallies,
     answered,
     score_columns,
     scored_in,
@@ -222,7 +223,10 @@ class SliceScores(Watcher):
             groups = tallies(columns, places, len(held) + 1)
             here = np.bincount(places, minlength=len(groups))
             named = zip([*held, OTHER], groups, here, strict=True)
-            found |= {f"{field}={name}": one for name, one, answers in named if answers}
+            for name, one, answers in named:
+                if answers:
+                    # A value may be called as the rest is.
+                    add_tallies(found, {f"{field}={name}": one})
         self._tallies.add(found)
         self._waiting, self._rows = [], 0
 

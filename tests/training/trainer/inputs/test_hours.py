@@ -47,6 +47,21 @@ def test_an_hour_is_kept_as_it_was_and_texts_by_their_shares() -> None:
     assert apart(one, other) == pytest.approx(0.27, abs=0.04), "the distance of two normal ones that are ln 2 apart"
 
 
+def test_a_window_that_is_late_takes_nothing_from_the_hour_that_is_over() -> None:
+    random = np.random.default_rng(2)
+    hours = hours_of(random, 1)
+    hours.add(digest(random, 2.0), HOUR_MS + 1000, NAMES, 2)
+    over = hours.kept[0]
+    hours.add(digest(random, 100.0), HOUR_MS - 1000, NAMES, 2)
+    for at in range(2, 40):
+        hours.add(digest(random, 2.0), HOUR_MS + at * 4000, NAMES, 2)
+    hours.add(digest(random, 3.0), 2 * HOUR_MS, NAMES, 2)
+    assert (hours.kept[0], [*hours.kept]) == (over, [0, 1])
+    second = portrait_in(hours.kept[1], "price")
+    assert second is not None
+    assert second.quantile(0.5) == pytest.approx(2.0, rel=0.05)
+
+
 def test_a_week_is_kept_in_bounded_bytes_and_the_oldest_hours_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     hours = hours_of(np.random.default_rng(1), WEEK + 10, windows=1)
     assert [*hours.kept] == [*range(8, WEEK + 9)], "the hour a week before the one that is open is there"

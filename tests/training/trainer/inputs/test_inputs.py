@@ -14,8 +14,9 @@ from millrace.pipelines.schema import PRESENT, Field, Schema
 from millrace.pipelines.stream.decode import Decoded, Refused, SliceValues
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.telemetry.events import EventKind, Severity
+from millrace.training.trainer.inputs.changes import ComparedWindow
 from millrace.training.trainer.inputs.input_watch import Inputs
-from millrace.training.trainer.inputs.open_window import MOST_ROWS
+from millrace.training.trainer.inputs.open_window import MOST_ROWS, WindowRows
 from tests.training.trainer.inputs.world import (
     CALL,
     DAY_S,
@@ -367,6 +368,58 @@ def test_a_chunk_of_which_no_record_decodes_is_no_problem() -> None:
     assert gate.admits(decoded(500, 200))
     inputs.called(call_of(200, 700))
     assert inputs.snapshot().facts["open"]["records"] == 700
+
+
+@pytest.mark.parametrize("good", [0, 4000])
+def test_a_window_of_which_no_record_decodes_is_no_problem(good: int) -> None:
+    gate = InputGate(FIELDS)
+    inputs = Inputs(gate)
+    gate.begin({})
+    if good:
+        assert gate.admits(decoded(good))
+        inputs.called(call_of(0, good))
+    records = 1 << 19
+    for start in range(good, good + records, 8192):
+        assert gate.admits(decoded(0, start, tuple(Refused(start + n, Reason.MALFORMED) for n in range(8192))))
+        inputs.called(call_of(start, start + 8192))
+    assert inputs.figures() is not None
+    restored = Inputs(gate)
+    restored.restore(inputs.snapshot())
+    for one in (inputs, restored):
+        gate.begin({PARTITION: good + records})
+        assert gate.admits(decoded(8000, good + records))
+        one.called(call_of(good + records, good + records + 8000))
+        one.figures()
+    assert restored.snapshot().facts == inputs.snapshot().facts
+
+
+def test_a_slice_that_a_change_is_in_is_told_by_its_name_where_several_are_alike() -> None:
+    texts = np.array([[bytes([ord("A") + at % 26])] for at in range(2600)], object)
+    places = np.arange(2600)
+    rows = WindowRows(
+        hashes=places.astype(np.uint64),
+        partitions=places.astype(np.int32),
+        offsets=places,
+        times=places,
+        numbers=np.zeros((2600, 1), np.float32),
+        texts=texts,
+    )
+    fields = (Field(name="x", source="x", dtype="float32"), Field(name="shop", source="shop", dtype="string"))
+    unused: Any = None
+    window = ComparedWindow(
+        gate=InputGate(Schema(features=fields)),
+        slices=[0],
+        partitions=(),
+        number=0,
+        rows=rows,
+        now=unused,
+        then=unused,
+        usual=unused,
+        refused=unused,
+    )
+    found = window._concentrated(0, texts[:, 0] <= b"J", rows)
+    assert found is not None
+    assert found[0] == "in 100 % of the records with shop=A"
 
 
 def test_a_sample_of_numbers_is_within_two_and_a_half_percent_of_the_ranks() -> None:
