@@ -96,8 +96,9 @@ LARGE = (9 << 20) + 5
 """Bytes that go in several pieces."""
 
 
-def blocks() -> list[Rows]:
-    """Return the blocks of the whole group."""
+def blocks(name: str) -> list[Rows]:
+    """Return the blocks of the whole group; for a model with a scale one value is too far away for it."""
+    far = [with_feature(block(4, batch=GLOBAL_BATCH, seed=5, first=5000), 3 * GLOBAL_BATCH + 5, 1e6)]
     poisoned = with_feature(block(4, batch=GLOBAL_BATCH, seed=3, first=3000), 3, np.nan)
     return [
         block(4, batch=GLOBAL_BATCH, seed=0),
@@ -105,6 +106,7 @@ def blocks() -> list[Rows]:
         block(1, rows=_ABSENT, batch=GLOBAL_BATCH, seed=2, first=2000),
         poisoned,
         block(2, batch=GLOBAL_BATCH, seed=4, first=4000),
+        *(far if name in SCHEMAS else ()),
     ]
 
 
@@ -129,7 +131,7 @@ def learnt(name: str, index: int, members: int, group: Group | None) -> dict[str
 
         learner.places = places
     calls, culprits = list[Any](), list[Any]()
-    for rows in blocks():
+    for rows in blocks(name):
         mine: Rows = tf.nest.map_structure(lambda column: column[:, index * share : (index + 1) * share], rows)
         lesson = learner.learn(mine)
         result = lesson.result

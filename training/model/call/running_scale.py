@@ -97,10 +97,8 @@ class RunningScale:
         if not self.fields:
             return None
         statistics = self._statistics()
-        moments = self._moments(rows, statistics, strategy)
-        moments *= tf.cast(live, tf.float64)
-        after = tf.scan(_merged, moments, initializer=statistics)
-        before = tf.concat([statistics[tf.newaxis], after[:-1]], 0)
+        moments, after = self._followed(rows, statistics, strategy, tf.cast(live, tf.float64))
+        before = _before(statistics, after)
         mean, factor = constants(before[:, 0], before[:, 1], before[:, 2])
         return ScalePlan(*self._or_assumed(mean, factor, before[:, 0], live), moments, after)
 
@@ -186,25 +184,30 @@ class RunningScale:
             counted.append(is_real)
         return tf.concat(values, 1), tf.concat(counted, 1)
 
-    def _moments(self, rows: Rows, statistics: Any, strategy: Any) -> Any:
-        """Return of each batch [k, 3, F]: the number of values of present rows, their mean, their squared distances."""
+    def _followed(self, rows: Rows, statistics: Any, strategy: Any, live: Any) -> tuple[Any, Any]:
+        """Return the moments of each batch [k, 3, F], bounded by what was before it, and the statistics after it."""
         values, counted = self._values(rows.features)
         shape = tf.stack([tf.shape(rows.offsets)[0], rows.offsets.shape[1], sum(self._sizes)])
         present = tf.reshape(rows.offsets >= 0, [-1, 1])
-        counted = tf.reshape(tf.logical_and(counted, present), shape)
-        count, mean, squares = tf.unstack(statistics)
-        _, factor = constants(count, mean, squares)
-        most = tf.where(factor > 0, _FARTHEST_COUNTED / tf.where(factor > 0, factor, 1.0), _LARGEST)
-        values = tf.reshape(tf.clip_by_value(values, mean - most, mean + most), shape)
+        values, counted = tf.reshape(values, shape), tf.reshape(tf.logical_and(counted, present), shape)
 
-        def total(each: Any) -> Any:
-            return tf.reduce_sum(tf.where(counted, each, tf.zeros_like(each)), axis=1)
+        def in_turn() -> tuple[Any, Any]:
+            def next_batch(so_far: tuple[Any, Any], batch: tuple[Any, Any]) -> tuple[Any, Any]:
+                (here, which), (least, most) = batch, _bounds(so_far[1])
+                moments = live * _moments(tf.clip_by_value(here, least, most), which, strategy)
+                return moments, _merged(so_far[1], moments)
 
-        # Two passes over the values: their squares minus that of their mean would cancel.
-        both = summed_by_workers(strategy, tf.stack([total(tf.ones_like(values)), total(values)], 1))
-        counts, means = both[:, 0], tf.math.divide_no_nan(both[:, 1], both[:, 0])
-        squared = summed_by_workers(strategy, total((values - means[:, tf.newaxis]) ** 2))
-        return tf.stack([counts, means, squared], 1)
+            return tf.scan(next_batch, (values, counted), initializer=(tf.zeros_like(statistics), statistics))
+
+        # Without a value that is too far, which is most often, no batch need wait for the one before.
+        moments = live * _moments(values, counted, strategy)
+        after = tf.scan(_merged, moments, initializer=statistics)
+        least, most = (bound[:, tf.newaxis] for bound in _bounds(_before(statistics, after)))
+        within = tf.logical_and(values >= least, values <= most)
+        far = tf.reduce_any(tf.logical_and(counted, tf.logical_not(within)))
+        far = summed_by_workers(strategy, tf.cast(far, tf.float64)) > 0
+        followed: tuple[Any, Any] = tf.cond(far, in_turn, lambda: (moments, after))
+        return followed
 
     def _or_assumed(self, mean: Any, factor: Any, count: Any, live: Any) -> tuple[Any, Any]:
         """Return the constants, or assumed ones where a model is tried that has no statistics yet."""
@@ -277,6 +280,34 @@ def _scaled(column: Any, mean: Any, factor: Any) -> Any:
     column = tf.convert_to_tensor(column)
     scaled = (column - tf.cast(mean, column.dtype)) * tf.cast(factor, column.dtype)
     return tf.clip_by_value(scaled, -_FARTHEST, _FARTHEST)
+
+
+def _before(statistics: Any, after: Any) -> Any:
+    """Return the statistics before each batch [k, 3, F], by those before the first, and after each."""
+    return tf.concat([statistics[tf.newaxis], after[:-1]], 0)
+
+
+def _bounds(statistics: Any) -> tuple[Any, Any]:
+    """Return from where to where values count as what they are, by statistics [..., 3, F]."""
+    count, mean, squares = tf.unstack(statistics, axis=-2)
+    _, factor = constants(count, mean, squares)
+    most = tf.where(factor > 0, _FARTHEST_COUNTED / tf.where(factor > 0, factor, 1.0), _LARGEST)
+    return mean - most, mean + most
+
+
+def _moments(values: Any, counted: Any, strategy: Any) -> Any:
+    """Return of each batch [..., 3, F] how many values [..., B, F] count, their mean, and their squared distances."""
+
+    def total(each: Any) -> Any:
+        return tf.reduce_sum(tf.where(counted, each, tf.zeros_like(each)), axis=-2)
+
+    # Two passes over the values: their squares minus that of their mean would cancel.
+    counts, sums = tf.unstack(
+        summed_by_workers(strategy, tf.stack([total(tf.ones_like(values)), total(values)], -2)), axis=-2
+    )
+    means = tf.math.divide_no_nan(sums, counts)
+    squared = summed_by_workers(strategy, total((values - means[..., tf.newaxis, :]) ** 2))
+    return tf.stack([counts, means, squared], -2)
 
 
 def _merged(statistics: Any, moments: Any) -> Any:

@@ -110,11 +110,17 @@ def test_weights_that_were_learnt_without_a_scale_are_taken_out_without_one() ->
     assert with_constants(None, SCALED, None) is None
 
 
-def test_it_does_not_matter_how_batches_are_cut_into_calls() -> None:
-    whole, cut = scaling(), scaling()
-    whole.learn(growing(1))
+@pytest.mark.parametrize("farthest", [None, 1e9])
+def test_it_does_not_matter_how_batches_are_cut_into_calls(farthest: float | None) -> None:
+    """Neither where a value is too far before the first call is over: it is bounded by the batches before its own."""
+    whole, cut, rows = scaling(), scaling(), growing(1)
+    if farthest is not None:
+        x = rows.features["x"].numpy()
+        x[2, 0, 0] = farthest
+        rows = rows._replace(features={"x": tf.constant(x)})
+    whole.learn(rows)
     for index in range(3):
-        cut.learn(batch_of(growing(1), index))
+        cut.learn(batch_of(rows, index))
     assert largest_difference(state_of(whole), state_of(cut)) < 1e-6
     np.testing.assert_allclose(whole.scale.variables[0], cut.scale.variables[0], rtol=1e-12)
 
