@@ -1,4 +1,6 @@
-"""Sizes, ages and values rounded for people; programs get the exact numbers in JSON. Pure."""
+"""Sizes, ages, values and lists in short, for people; programs get the exact ones in JSON. Pure."""
+
+from collections.abc import Sequence
 
 _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _READABLE = 1e9
@@ -26,3 +28,9 @@ def rounded_age(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ", of: str = "") -> str:
+    """Write so many of the names, and how many more there are, as in `a, b and 3 more`; `of` says of what."""
+    more = f" and {len(names) - most} more{of and f' {of}'}" if len(names) > most else ""
+    return between.join(names[:most]) + more

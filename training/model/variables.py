@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from millrace.consumers.rounded import listed
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import OtherModelError, UncapturedStateError
 from millrace.training.model.setup.keras_internals import layers_of
@@ -207,7 +208,7 @@ def differences(variables: Mapping[str, Any], arrays: Mapping[str, Array], optio
         wanted, there = tuple(variables[key].shape), tuple(arrays[key].shape)
         if wanted != there:
             found.append(f"{key} is {list(wanted)} here and {list(there)} there")
-    return "; ".join(sorted(found)[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
+    return listed(sorted(found), 6, "; ")
 
 
 def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: bool) -> None:

@@ -16,6 +16,7 @@ from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
+from millrace.consumers.rounded import listed
 from millrace.pipelines.formats.conformance import findings
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused, decode_chunk
@@ -161,9 +162,9 @@ def _pausing(settings: Settings, refused: Sequence[Refused]) -> str | None:
 def _listed(verdicts: Counter[Verdict], looked_at: int) -> str:
     shown = [
         f"{count} {reason.value} ({_share(count, looked_at)}{'' if field is None else f', field {field!r}'})"
-        for (reason, field), count in verdicts.most_common(_SHOWN)
+        for (reason, field), count in verdicts.most_common()
     ]
-    return ", ".join(shown) + (f" and {len(verdicts) - _SHOWN} more kinds" if len(verdicts) > _SHOWN else "")
+    return listed(shown, _SHOWN, of="kinds")
 
 
 def _sample(source: KafkaSource, first: Positions, end: Positions) -> Iterator[Chunk]:

@@ -197,7 +197,10 @@ class RunningScale:
                 moments = live * _moments(tf.clip_by_value(here, least, most), which, strategy)
                 return moments, _merged(so_far[1], moments)
 
-            return tf.scan(next_batch, (values, counted), initializer=(tf.zeros_like(statistics), statistics))
+            found: tuple[Any, Any] = tf.scan(
+                next_batch, (values, counted), initializer=(tf.zeros_like(statistics), statistics)
+            )
+            return found
 
         # Without a value that is too far, which is most often, no batch need wait for the one before.
         moments = live * _moments(values, counted, strategy)

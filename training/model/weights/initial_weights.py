@@ -11,12 +11,13 @@ kept where the optimizer is of the same class and the variable has the same owne
 The rate is the one that was built: it is part of what the new model states.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from millrace.consumers.rounded import listed
 from millrace.training.checkpoints.parts import Array
 from millrace.training.errors import OtherModelError
 from millrace.training.model.setup.mixture import members_of, of_mixture
@@ -67,11 +68,11 @@ class WeightTable:
         """Give what is not simply kept, a line each, and what to look at."""
         for word, names in (("grown", [*self.grown]), ("new", self.new), ("dropped", self.dropped)):
             if names:
-                yield f"{word}: {_listed(names)}"
+                yield f"{word}: {listed([*names], _SHOWN)}"
         if self.by_order:
             yield (
-                f"matched by their order alone: {_listed(self.by_order)}; name these layers, before a layer more or "
-                "less moves them"
+                f"matched by their order alone: {listed(self.by_order, _SHOWN)}; name these layers, before a layer "
+                "more or less moves them"
             )
 
     def facts(self) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
     if not pairs:
         raise OtherModelError(
             f"none of the {len(arrays)} variables of {found.what} is one of the model: there they are "
-            f"{_listed(arrays)}, and here {_listed(variables)}; name the layers as there, or name the right file"
+            f"{listed([*arrays], _SHOWN)}, and here {listed([*variables], _SHOWN)}; name the layers as there, or name "
+            "the right file"
         )
     growing = grows(model)
     grown = {
@@ -110,8 +112,8 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
             unlike.append(f"{key} is {variable.dtype} here and {array.dtype} there")
     if unlike:
         raise OtherModelError(
-            f"{found.what} does not fit the model: {_listed(unlike, '; ')}. Give each changed layer another name in "
-            "model.py, so that it begins with new weights, or take back the change"
+            f"{found.what} does not fit the model: {listed(unlike, _SHOWN, '; ')}. Give each changed layer another "
+            "name in model.py, so that it begins with new weights, or take back the change"
         )
     new = tuple(key for key in variables if key not in arrays)
     dropped = tuple(key for key in arrays if key not in variables)
@@ -165,11 +167,6 @@ def _by_class(key: str, automatic: frozenset[str]) -> bool:
     """Return whether a layer on the way has only the name that Keras gave it."""
     layers = key.split("/")[:-1]
     return any(part in automatic or part.rpartition("_")[0] in automatic for part in layers)
-
-
-def _listed(names: Iterable[str], between: str = ", ") -> str:
-    every: Sequence[str] = list(names)
-    return between.join(every[:_SHOWN]) + (f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)
