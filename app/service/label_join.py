@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 
+from millrace.app.service.holding import SourceView
 from millrace.app.service.kept_sample import rows_of
 from millrace.app.settings import Settings, to_decoder
 from millrace.app.settings.connection import kafka_options
-from millrace.consumers.errors import ConfigError, DataLossError
+from millrace.consumers.errors import ConfigError, DataLossError, UnreachableError
 from millrace.consumers.kafka.positions import Ago, At, Earliest, Latest, Now, Start, Until
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
@@ -30,7 +31,9 @@ _CONNECT_S = 30.0
 _STOP_S = 5.0
 _ASK_EVERY_S = 0.01
 _GONE_S = 30.0
-"""After this long without a label, records that are learnt again wait no more."""
+"""After this long without a label, while Kafka answers, records that are learnt again wait no more."""
+_AWAY_S = 600.0
+"""After this long without an answer of Kafka they wait no more: brokers that are updated are back by then."""
 
 
 def connect_labels(
@@ -70,16 +73,18 @@ def connect_labels(
     reader = LabelReader(shaper.rules, source, decoder, kept, on_turn, role=role)
     opened.callback(reader.stop)
     connected = Connected(reader, jumps, lambda: first_labels(settings, source), ends)
+    sources = [source]
     if shaper.index.rivals is not None:
         others = KafkaSource(replace(kafka_options(settings.kafka), freeze_partitions=True))
         others.start(_CONNECT_S)
         opened.callback(others.stop, _STOP_S)
+        sources.append(others)
         of_rivals = to_decoder(settings.records, wait_s=0.0)
         rivals = RivalReader(shaper.rules, others, of_rivals, jumps.beside("rival_jumps"), shaper.index.rivals)
         opened.callback(rivals.stop)
         connected = connected._replace(rivals=rivals, first_rivals=lambda: first_labels(settings, others))
     shaper.connect(connected)
-    return LabelGate(shaper.rules, reader, connected.rivals)
+    return LabelGate(shaper.rules, reader, connected.rivals, lambda: why_away(sources))
 
 
 def _segments(settings: Settings, jumps: Jumps) -> Segments | None:
@@ -126,18 +131,33 @@ def ends_of(records: KafkaSource) -> Ends:
     return Ends(offsets, round(lag.ends_asked * 1000))
 
 
+def why_away(sources: Sequence[SourceView]) -> str | None:
+    """Return why Kafka does not answer one of these sources; None if it answers all of them."""
+    away = (found for source in sources if not (found := source.statistics()).connected)
+    return next((found.last_error or "no answer yet" for found in away), None)
+
+
 def awaited(gate: LabelGate, shape: Shape) -> Shape:
-    """Return what shapes a chunk once its labels have been read; DataLossError where they are not there any more."""
+    """Return what shapes a chunk once its labels have been read.
+
+    It raises DataLossError if they are not there any more, and UnreachableError if Kafka stays away.
+    """
 
     def shaped(decoded: Decoded) -> tuple[Decoded, Sequence[Skipped]]:
-        through, since = gate.through, time.monotonic()
+        through, answers, since = gate.through, gate.away() is None, time.monotonic()
         while not gate.admits(decoded):
-            if gate.through > through:
-                through, since = gate.through, time.monotonic()
-            elif time.monotonic() - since > _GONE_S:
+            away, waited = gate.away(), time.monotonic() - since
+            if gate.through > through or answers != (away is None):
+                through, answers, since = gate.through, away is None, time.monotonic()
+            elif away is None and waited > _GONE_S:
                 raise DataLossError(
                     f"labels of {decoded.partition} up to offset {decoded.end - 1} do not come: their topics, or "
                     f"the moments up to which they counted as read, are not what they were"
+                )
+            elif away is not None and waited > _AWAY_S:
+                raise UnreachableError(
+                    f"labels of {decoded.partition} up to offset {decoded.end - 1} do not come, as Kafka has been away "
+                    f"for {waited:,.0f} s ({away}); run this again when Kafka answers"
                 )
             time.sleep(_ASK_EVERY_S)
         return shape(decoded)

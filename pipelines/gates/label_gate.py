@@ -1,12 +1,11 @@
 """The gate of labels: it holds records until they are due, and every label that may belong to them has been read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from millrace.consumers.records import Chunk, Partition
 from millrace.pipelines.gates.gate import HeldBy, LearningHold
-from millrace.pipelines.shaping.labels.clock import NEVER
 from millrace.pipelines.shaping.labels.join import times_of
 from millrace.pipelines.shaping.labels.label_reader import LabelReader
 from millrace.pipelines.shaping.labels.rules import JoinRules
@@ -20,9 +19,18 @@ _STEP_MS = 1_000
 class LabelGate:
     """Waiting is its work; it is a hold only where nothing comes for far too long."""
 
-    def __init__(self, rules: JoinRules, reader: LabelReader, rivals: LabelReader | None = None) -> None:
-        """`rivals` reads all records ahead, where a label belongs to one of its key."""
-        self._rules, self._reader = rules, reader
+    def __init__(
+        self,
+        rules: JoinRules,
+        reader: LabelReader,
+        rivals: LabelReader | None = None,
+        away: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`rivals` reads all records ahead, where a label belongs to one of its key.
+
+        `away` returns why Kafka does not answer the readers, and None while it does.
+        """
+        self._rules, self._reader, self.away = rules, reader, away
         self._readers = (reader,) if rivals is None else (reader, rivals)
 
     @property
@@ -51,11 +59,14 @@ class LabelGate:
         if not silent_ms:
             return None
         topics = ", ".join(self._rules.topics)
-        newest = self._reader.silence.newest
-        since = "at all" if newest == NEVER else f"for {silent_ms / 1000:,.0f} s"
+        silent = f"for {silent_ms / 1000:,.0f} s"
+        if self._reader.silence.any_came:
+            why = f"no label has come {silent} on {topics}, which is far longer than at other times"
+        else:
+            why = f"no label has come at all on {topics}, and records have waited for one {silent}"
         return LearningHold(
             by=HeldBy.LABELS,
-            why=f"no label has come {since} on {topics}, which is far longer than at other times",
+            why=why,
             fix="look at what writes the labels; if there are truly none, `millrace resume --assume-absent`",
         )
 

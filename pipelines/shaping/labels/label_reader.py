@@ -488,7 +488,9 @@ class LabelReader:
         if not quiet:
             return
         verdict = self.silence.judge(asked) if self._holds else Verdict(asked, None)
-        self.silent_ms = verdict.silent_ms or 0
+        # Labels that are there and not read yet, as after a restart, are no silence.
+        unread = any(positions.get(partition, end) < end for partition, end in readable.items())
+        self.silent_ms = 0 if unread else verdict.silent_ms or 0
         try:
             self.clocks.jump(quiet, min(asked, verdict.until))
         except OSError as error:

@@ -26,6 +26,8 @@ from millrace.pipelines.shaping.labels.index import Arrived
 log = logging.getLogger(__name__)
 LABELS = 2**16
 """So many labels, or a few more, make a segment."""
+_FEW = 256
+"""A piece with fewer labels takes in the next one, as each piece takes some 1,200 bytes beside its labels."""
 _COLUMNS = ("hashes", "checks", "times", "clocks", "offsets")
 _SUFFIX = ".labels"
 
@@ -59,7 +61,9 @@ class Segments:
     def __init__(self, folder: Path, made_by: str, *, labels: int = LABELS) -> None:
         """`made_by` says by what labels are read: segments of something else are not used. `labels`: of a segment."""
         self._folder, self._made_by, self._labels = folder, made_by, labels
-        self._pending: list[LabelStretch] = []
+        self._pending: dict[Partition, list[LabelStretch]] = {}
+        self._waiting = 0
+        """How many labels are pending."""
         self._newest: dict[Path, int] = {}
         """The latest time of a label in each segment."""
         self._floor = NEVER
@@ -68,11 +72,16 @@ class Segments:
 
     def add(self, piece: LabelStretch) -> None:
         """Take in what was read; now and then this writes a segment."""
-        self._pending.append(piece)
-        if sum(len(one.arrived.hashes) for one in self._pending) >= self._labels:
-            pending, self._pending = self._pending, []
+        mine, count = self._pending.setdefault(piece.partition, []), len(piece.arrived.hashes)
+        if mine and mine[-1].end == piece.start and (not count or len(mine[-1].arrived.hashes) < _FEW):
+            mine[-1] = _one([mine[-1], piece])
+        else:
+            mine.append(piece)
+        self._waiting += count
+        if self._waiting >= self._labels:
+            pending, self._pending, self._waiting = self._pending, {}, 0
             try:
-                self._write(pending)
+                self._write([one for pieces in pending.values() for one in pieces])
                 self._fails = False
             except OSError as error:
                 if not self._fails:
@@ -86,7 +95,7 @@ class Segments:
 
         Pieces of a partition follow one another from its base on. None has a label before the floor.
         """
-        self._pending, self._newest = [], {}
+        self._pending, self._waiting, self._newest = {}, 0, {}
         ends = {partition: offset for partition, (offset, _) in bases.items()}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             useful = False

@@ -43,14 +43,15 @@ class Silence:
         self._gaps = np.zeros((24, _KEPT), np.int64)
         self._labels = 0
         self._newest = NEVER
-        self._assumed = NEVER
         self._orders = list[int]()
         """When people have said that there are none."""
+        self._judged_from = NEVER
+        """When a silence was first judged; before the first label it counts from then."""
 
     @property
-    def newest(self) -> int:
-        """The latest time of a label."""
-        return self._newest
+    def any_came(self) -> bool:
+        """Whether any label has come."""
+        return self._labels > 0 or self._newest > NEVER
 
     def note(self, times: Int64s, *, known: bool = False) -> None:
         """Take note of labels that were read; those that were `known` before tell nothing about how often they come."""
@@ -80,29 +81,43 @@ class Silence:
             return max(_LEAST_MS, _TIMES * max(known, default=self._within_ms))
 
     def judge(self, now: int) -> Verdict:
-        """Return up to when partitions that have no more may be counted as read, at a time."""
-        patience, newest = self.patience_ms(now), max(self._newest, self._assumed)
-        if newest == NEVER:
-            return Verdict(NEVER, 0)
-        silent = now - newest
+        """Return up to when partitions that have no more may be counted as read, at a time.
+
+        While nothing is known of a label, they may not be counted as read, and the silence lasts since the first call.
+        """
+        patience = self.patience_ms(now)
+        with self._lock:
+            newest = max([self._newest, *self._orders])
+            if newest == NEVER and self._judged_from == NEVER:
+                self._judged_from = now
+            silent = now - (self._judged_from if newest == NEVER else newest)
         if silent > patience:
             return Verdict(newest, silent)
-        return Verdict(newest if patience <= _BUSY_MS else max(newest, now), None)
+        return Verdict(newest if newest == NEVER or patience <= _BUSY_MS else max(newest, now), None)
 
     def assume(self, now: int) -> None:
         """Take the silence up to now for an absence of labels."""
         with self._lock:
-            self._assumed = max(self._assumed, now)
             self._orders.append(now)
 
     def saved(self) -> dict[str, Any]:
         """Return what is known, as facts."""
         with self._lock:
-            return {"gaps_ms": self._gaps.tolist(), "labels": self._labels, "assumed_absent_ms": [*self._orders]}
+            return {
+                "gaps_ms": self._gaps.tolist(),
+                "labels": self._labels,
+                "assumed_absent_ms": [*self._orders],
+                "newest_ms": None if self._newest == NEVER else self._newest,
+                "judged_from_ms": None if self._judged_from == NEVER else self._judged_from,
+            }
 
     def load(self, facts: dict[str, Any]) -> None:
-        """Take over what `saved` has returned."""
+        """Take over what `saved` has returned; what people have said since then still holds."""
         with self._lock:
             self._gaps = np.array(facts["gaps_ms"], np.int64)
             self._labels = int(facts["labels"])
-            self._orders = [*map(int, facts["assumed_absent_ms"])]
+            self._orders = sorted({*self._orders, *map(int, facts["assumed_absent_ms"])})
+            # Older checkpoints lack both.
+            newest, judged_from = facts.get("newest_ms"), facts.get("judged_from_ms")
+            self._newest = NEVER if newest is None else int(newest)
+            self._judged_from = NEVER if judged_from is None else int(judged_from)

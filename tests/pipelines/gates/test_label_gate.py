@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ class Joined:
         jumps: Jumps | None = None,
         saved: Any = None,
         ends: Callable[[], Ends] = lambda: UNKNOWN,
+        first: Sequence[Partition] = (CLICKS,),
         **settings: object,
     ) -> None:
         given = {
@@ -68,7 +69,7 @@ class Joined:
         }
         sections = LabelsSettings.model_validate(given)
         self.shaper = LabelShaper(sections.rules)
-        self.reader = connected(self.shaper, log, to_decoder(sections.records()), jumps, ends)
+        self.reader = connected(self.shaper, log, to_decoder(sections.records()), jumps, ends, first=first)
         self.gate = LabelGate(sections.rules, self.reader)
         if saved is not None:
             self.shaper.load(*saved)
@@ -108,6 +109,37 @@ def test_a_topic_that_has_been_silent_for_far_too_long_holds_the_records(now: in
     assert joined.gate.held() is not None
     joined.gate.assume_absent()
     wait_for(lambda: joined.gate.admits(waiting))
+    assert joined.gate.held() is None
+
+
+def test_a_topic_without_any_label_holds_the_records(now: int, wait_for: WaitFor) -> None:
+    log = LabelLog()
+    joined, waiting = Joined(log, within="200ms"), records(now - 30_000)
+    wait_for(lambda: not joined.gate.admits(waiting) and joined.gate.held() is not None)
+    held = joined.gate.held()
+    assert held is not None
+    assert "no label has come at all on later" in held.why
+    assert joined.shaper.figures().silent_s > 0  # type: ignore[union-attr]
+    joined.gate.assume_absent()
+    wait_for(lambda: joined.gate.admits(waiting))
+    assert joined.gate.held() is None
+
+
+def test_labels_that_are_not_read_yet_are_no_silence(now: int) -> None:
+    """After a restart one partition may be read to its end while another has all labels of the time between."""
+    other = Partition("later", 1)
+
+    class Behind(LabelLog):
+        def ends(self) -> tuple[dict[Partition, int], dict[Partition, int]]:
+            ends = {CLICKS: len(self.clicks), other: 3}
+            return ends, ends
+
+    log = Behind([Click(-1, now - 60_000 - 100 * at) for at in range(150, 0, -1)])
+    joined, waiting = Joined(log, first=(CLICKS, other)), records(now - 30_000)
+    for _ in range(30):
+        assert not joined.gate.admits(waiting)
+        time.sleep(0.05)
+    assert joined.reader.clocks.positions() == {CLICKS: 150, other: 0}
     assert joined.gate.held() is None
 
 
@@ -463,4 +495,53 @@ def test_one_outage_does_not_teach_that_outages_are_usual() -> None:
     assert silence.judge(1_900_000) == Verdict(until=1_900_000, silent_ms=None)
     assert silence.judge(1_902_500) == Verdict(until=1_899_000, silent_ms=3_500)
     silence.note(times[:3], known=True)
-    assert silence.newest == 1_899_000
+    assert silence.judge(1_902_500) == Verdict(until=1_899_000, silent_ms=3_500)
+
+
+def test_before_the_first_label_the_silence_counts_from_when_it_was_first_judged() -> None:
+    silence = Silence(within_ms=10_000)
+    assert silence.judge(1_000_000) == Verdict(until=NEVER, silent_ms=None)
+    assert silence.judge(1_010_000) == Verdict(until=NEVER, silent_ms=None)
+    again = restarted(silence)
+    assert again.judge(1_010_001) == Verdict(until=NEVER, silent_ms=10_001), "a restart does not begin to wait again"
+    again.assume(1_020_000)
+    assert again.judge(1_021_000) == Verdict(until=1_021_000, silent_ms=None)
+
+
+def test_a_restart_knows_the_newest_label_though_none_waits() -> None:
+    hour = 3_600_000
+    silence = Silence(within_ms=10_000)
+    silence.note(np.arange(0, 400 * hour, 2 * hour))
+    assert silence.judge(399 * hour) == Verdict(until=399 * hour, silent_ms=None)
+    again = restarted(silence)
+    assert again.judge(399 * hour) == Verdict(until=399 * hour, silent_ms=None)
+    assert again.judge(405 * hour) == Verdict(until=398 * hour, silent_ms=7 * hour)
+    # The gap in which it was restarted counts as any other.
+    for one in (silence, again):
+        one.note(np.array([401 * hour]))
+    assert again.saved() == silence.saved()
+
+
+def test_a_restart_knows_that_there_are_no_labels() -> None:
+    silence = Silence(within_ms=10_000)
+    silence.note(np.array([1_000]))
+    silence.assume(50_000)
+    facts = {name: silence.saved()[name] for name in ("gaps_ms", "labels", "assumed_absent_ms")}
+    for again in (restarted(silence), restarted(facts)):
+        assert again.judge(59_000) == Verdict(until=59_000, silent_ms=None)
+        assert again.judge(61_000) == Verdict(until=50_000, silent_ms=11_000)
+
+
+def test_the_silence_of_an_older_checkpoint_counts_from_when_it_was_first_judged() -> None:
+    again = restarted({"gaps_ms": np.zeros((24, 3), np.int64).tolist(), "labels": 7, "assumed_absent_ms": []})
+    assert again.any_came
+    assert again.judge(1_000_000) == Verdict(until=NEVER, silent_ms=None)
+    assert again.judge(1_011_000) == Verdict(until=NEVER, silent_ms=11_000)
+
+
+def restarted(saved: Silence | dict[str, Any]) -> Silence:
+    """Return what another process knows by a checkpoint."""
+    facts = saved.saved() if isinstance(saved, Silence) else saved
+    again = Silence(within_ms=10_000)
+    again.load(json.loads(json.dumps(facts)))
+    return again

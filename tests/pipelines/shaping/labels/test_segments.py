@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import time
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import pytest
 from millrace.app.settings import to_decoder
 from millrace.app.settings.sections.labels import LabelsSettings
 from millrace.consumers.records import Partition
-from millrace.pipelines.shaping.labels.clock import Jumps
-from millrace.pipelines.shaping.labels.index import Joined
+from millrace.pipelines.shaping.labels.clock import NEVER, Jumps
+from millrace.pipelines.shaping.labels.index import Arrived, Joined
 from millrace.pipelines.shaping.labels.join import LabelShaper
 from millrace.pipelines.shaping.labels.keys import checks_of, hashes_of
-from millrace.pipelines.shaping.labels.segments import Segments
+from millrace.pipelines.shaping.labels.segments import LabelStretch, Segments
 from millrace.training.ledger.interventions import Skip
 from tests.conftest import WaitFor
 from tests.pipelines.shaping.labels.label_log import CLICKS, Click, LabelLog, connected
@@ -176,6 +177,48 @@ def test_segments_go_when_their_labels_are_needed_no_more(tmp_path: Path, wait_f
     segments.saved(BEGAN + 70_000)
     segments.saved(BEGAN + 70_000)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_chunks_without_a_label_do_not_pile_up(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, "it", labels=3)
+    segments.add(stretch(0, 1))
+    tracemalloc.start()
+    for at in range(2_000):
+        segments.add(stretch(1 + at, 0))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+    assert [*tmp_path.iterdir()] == []
+    segments.add(stretch(2_001, 2))
+    pieces = [*Segments(tmp_path, "it").read({CLICKS: (0, 0)}, {CLICKS: 2_003}, BEGAN)]
+    assert [(one.start, one.end, one.clock) for one in pieces] == [(0, 2_003, 2_003)]
+    assert pieces[0].arrived.offsets.tolist() == [0, 2_001, 2_002]
+
+
+def test_chunks_with_a_label_each_take_little_more_than_their_labels(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, "it")
+    tracemalloc.start()
+    for at in range(2_000):
+        segments.add(stretch(at, 1))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 200_000
+
+
+def stretch(start: int, labels: int) -> LabelStretch:
+    """Return a chunk of so many labels, or one offset that has none."""
+    offsets = np.arange(start, start + labels)
+    arrived = Arrived(
+        partition=0,
+        hashes=offsets,
+        checks=offsets.astype(np.uint32),
+        times=BEGAN + offsets,
+        clocks=offsets,
+        offsets=offsets,
+        values={"later": offsets.astype(np.float32)},
+    )
+    end = start + max(labels, 1)
+    return LabelStretch(partition=CLICKS, start=start, end=end, clock=end, floor=NEVER, arrived=arrived)
 
 
 def test_a_full_disk_is_told_once_and_stops_nothing(
