@@ -204,8 +204,9 @@ def from_endpoint(endpoint: Endpoint, place: str) -> TokenSource:
 
     def get() -> Token:
         where = f"{place}.token_endpoint: {endpoint.url}"
+        request = _request(endpoint)  # a secret's file that cannot be read says nothing of the endpoint
         try:
-            with opener.open(_request(endpoint), timeout=TIMEOUT_S) as answer:
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
                 body = answer.read(_LARGEST)
         except urllib.error.HTTPError as error:
             with error:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from millrace.consumers.errors import ConfigError
+from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.topic_writer import Record, TopicWriter
 
 LARGEST_RECORD = 1_000_000
@@ -165,6 +165,8 @@ class FolderProducer:
         except BadFileError as bad:
             self._rows.append((name, 0, 0, str(bad)))
             self._refuse(path, str(bad))
+        except MillraceError:
+            raise  # of Kafka, or of what remembers: UnreachableError is an OSError too
         except OSError:
             self._refuse_once(path)
 

@@ -13,7 +13,8 @@ It handles the letters that are in the topic when it begins. What it sent before
 
 import asyncio
 import contextlib
-from collections import Counter
+import random
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -133,11 +134,14 @@ class _Transactions:
         async with _translated_errors(self._options):
             await producer.begin_transaction()
             try:
-                sent = list[asyncio.Future[object]]()
+                sent, bare = list[asyncio.Future[object]](), list[ReceivedLetter]()
                 for letter in window:
-                    origin = f"{letter.place}:{letter.place_offset}".encode()
-                    headers = [*letter.headers, ("millrace.redriven_from", origin)]
+                    if letter.key is None and letter.value is None:
+                        bare.append(letter)
+                        continue
+                    headers = _headers(letter)
                     sent.append(await producer.send(self._wanted.to, letter.value, letter.key, headers=headers))
+                sent += await self._send_bare(producer, bare)
                 names = "\n".join(map(_origin, window)).encode()
                 marked = [await producer.send(p.topic, names, partition=p.number, headers=self._marker) for p in places]
                 await asyncio.gather(*sent, *marked)
@@ -149,6 +153,20 @@ class _Transactions:
                         await producer.abort_transaction()
                 raise
             await producer.commit_transaction()
+
+    async def _send_bare(
+        self, producer: AIOKafkaProducer, letters: Sequence[ReceivedLetter]
+    ) -> list["asyncio.Future[object]"]:
+        """Send records that have neither key nor value. aiokafka takes them in batches alone, Kafka anyhow."""
+        sent, left, to = list[asyncio.Future[object]](), deque(map(_headers, letters)), self._wanted.to
+        while left:
+            batch = producer.create_batch()
+            # An empty batch takes any record; the broker has the word on one that is too large.
+            while left and batch.append(timestamp=None, key=None, value=None, headers=left[0]) is not None:
+                left.popleft()
+            partition = random.choice(sorted(await producer.partitions_for(to)))  # noqa: S311 - no secret
+            sent.append(await producer.send_batch(batch, to, partition=partition))
+        return sent
 
     async def stop(self) -> None:
         """Close the connections. The next redrive, or Kafka after a minute, aborts an open transaction."""
@@ -220,6 +238,11 @@ def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str]
     if _origin(letter) in sent:
         return "sent before"
     return "beyond the limit" if wanted.limit is not None and count >= wanted.limit else None
+
+
+def _headers(letter: ReceivedLetter) -> list[tuple[str, bytes | None]]:
+    """Return the headers of the record that is sent."""
+    return [*letter.headers, ("millrace.redriven_from", f"{letter.place}:{letter.place_offset}".encode())]
 
 
 def _origin(letter: ReceivedLetter) -> str:

@@ -25,6 +25,7 @@ from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
 from aiokafka.consumer import fetcher
 from aiokafka.errors import AuthenticationFailedError, CorruptRecordException, KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest
+from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 
 from millrace.consumers.errors import text_of
@@ -143,7 +144,10 @@ async def wait_until_closed(connection: AIOKafkaConnection, within_s: float) -> 
 
 
 async def start_producer(producer: AIOKafkaProducer, within_s: float) -> None:
-    """Start the producer, or close all of it: a start that is cancelled half-way would leave its connection open."""
+    """Start the producer, or close all of it: a start that is cancelled half-way would leave its connection open.
+
+    A start that is cancelled may take `within_s` more, and closing takes its time after that.
+    """
     starting = asyncio.ensure_future(producer.start())
     try:
         await asyncio.shield(starting)
@@ -320,7 +324,7 @@ class ResultReader:
             if batch is None:
                 return None
             self._batch, self._rest = batch, chain(batch)  # a batch refuses a second `iter`
-        first, rows = self._records.next_fetch_offset, list(islice(self._rest, most))
+        first, rows = self._records.next_fetch_offset, self._rows(self._rest, most)
         if rows and rows[0].offset < first:  # a batch is sent whole, also where the first records were read before
             rows = [row for row in rows if row.offset >= first]
         elif len(rows) < most:
@@ -330,6 +334,20 @@ class ResultReader:
         if rows:
             self._records.next_fetch_offset = rows[-1].offset + 1
         return rows
+
+    def _rows(self, rest: Iterator[Any], most: int) -> list[Any]:
+        """Return the next records of the batch, which may be records from its beginning, read before.
+
+        aiokafka ends a batch at a header whose name is not UTF-8, which Kafka permits, so the batch is read again then.
+        """
+        try:
+            return list(islice(rest, most))
+        except (UnicodeDecodeError, CorruptRecordException) as error:
+            # aiokafka's C extension raises the one, its plain Python the other because of the one.
+            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
+                raise
+        self._rest = lenient_records(bytes_of_batch(self._records._records.raw, self._batch.base_offset))
+        return list(islice(self._rest, most))
 
     def _next_batch(self) -> Any:
         """Return the next batch whose records are to be read; None at the end, and after a damaged one.
@@ -358,6 +376,28 @@ class ResultReader:
         if batch.is_control_batch and held._contains_abort_marker(batch):
             aborted.discard(batch.producer_id)
         return bool(batch.is_transactional and batch.producer_id in aborted)
+
+
+class _LenientText(bytearray):
+    """Bytes whose slices decode to a text in any case, with U+FFFD for each part that is not UTF-8."""
+
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return _LenientText(part) if isinstance(at, slice) else part
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:  # noqa: ARG002 - whoever asks is strict
+        return super().decode(encoding, "replace")
+
+
+def lenient_records(raw: bytes) -> Iterator[Any]:
+    """Return the records of a batch, with U+FFFD in the names of headers that are not UTF-8.
+
+    They come by aiokafka's plain Python, which takes eight times as long as its C extension.
+    """
+    batch = _DefaultRecordBatchPy(raw)
+    batch._maybe_uncompress()
+    batch._buffer = _LenientText(batch._buffer)
+    return iter(batch)
 
 
 class _Gathered:
@@ -407,6 +447,16 @@ _NATIVE = google_crc32c.implementation == "c"
 """In plain Python, where there is no wheel for the platform, it takes longer than aiokafka's own."""
 _SINCE_MAGIC = 2
 """Older formats have another checksum."""
+
+
+def bytes_of_batch(raw: bytes, base_offset: int) -> bytes:
+    """Return the bytes of a response's batch, which begins at an offset."""
+    at = 0
+    while True:
+        end = at + _BEHIND_LENGTH + int.from_bytes(raw[at + _LENGTH_AT : at + _BEHIND_LENGTH], "big")
+        if int.from_bytes(raw[at : at + _LENGTH_AT], "big") == base_offset:
+            return raw[at:end]
+        at = end
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # to mypy aiokafka's classes are Any

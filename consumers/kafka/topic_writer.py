@@ -20,6 +20,7 @@ from millrace.consumers.log_limit import limit_loggers, limit_repeats
 from millrace.consumers.loop_thread import LoopThread
 
 _SPARE_S = 5.0
+"""For a start that the time of a write has cut short, and for closing a producer."""
 Record = tuple[bytes | None, bytes] | tuple[bytes | None, bytes, Sequence[tuple[str, bytes]]]
 """A key, a value, and headers where there are any."""
 
@@ -58,13 +59,16 @@ class TopicWriter:
         self._loop.stop(deadline_s / 2)
 
     def _bounded(self, within_s: float, records: Sequence[Record]) -> None:
-        # Beyond the time of the work itself, for closing a producer that failed.
-        self._loop.run(self._work(within_s, records), within_s + 2 * _SPARE_S)
+        try:
+            # Beyond the time of the work itself, for a start that is still under way, and for closing its producer.
+            self._loop.run(self._work(within_s, records), within_s + 2 * _SPARE_S)
+        except TimeoutError:
+            raise self._unanswered(within_s) from None
 
     async def _work(self, within_s: float, records: Sequence[Record]) -> None:
         try:
             async with asyncio.timeout(within_s):
-                producer = await self._ready_producer(within_s)
+                producer = await self._ready_producer()
                 sent = [
                     await producer.send(
                         self._topic, record[1], record[0], headers=list(record[2]) if len(record) > 2 else None
@@ -81,20 +85,22 @@ class TopicWriter:
             raise refused_topic(self._kafka, "Write", self._topic) from None
         except TimeoutError:
             await self._drop_producer()
-            raise UnreachableError(
-                f"{self._setting}: {self._kafka.servers} has acknowledged nothing within {within_s:g} s; is the broker "
-                "up?"
-            ) from None
+            raise self._unanswered(within_s) from None
         except (KafkaError, OSError) as error:
             # The next one begins anew: the sequence numbers of a producer that failed may be out of order.
             await self._drop_producer()
             await refuse_wrong_login(self._kafka)
             raise UnreachableError(f"{self._setting}: {self._topic}: {text_of(error)}") from error
 
-    async def _ready_producer(self, within_s: float) -> AIOKafkaProducer:
+    def _unanswered(self, within_s: float) -> UnreachableError:
+        return UnreachableError(
+            f"{self._setting}: {self._kafka.servers} has acknowledged nothing within {within_s:g} s; is the broker up?"
+        )
+
+    async def _ready_producer(self) -> AIOKafkaProducer:
         if self._producer is None:
             producer = AIOKafkaProducer(**self._kafka.client_settings(), acks="all", enable_idempotence=True)
-            await start_producer(producer, within_s)
+            await start_producer(producer, _SPARE_S)
             self._producer = producer
             if await topic_is_missing(producer.client, self._kafka, self._topic):
                 raise TopicMissingError(

@@ -133,6 +133,24 @@ def test_an_endpoint_that_is_away_is_named(tmp_path: Path) -> None:
         at(tmp_path, gone).token()
 
 
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [(Path.unlink, "cannot be read: no such file or directory"), (lambda file: file.write_text(""), "is empty")],
+)
+def test_a_secret_that_cannot_be_read_at_a_renewal_is_no_fault_of_the_endpoint(
+    tmp_path: Path, provider: OidcProvider, old: TokenSource, damage: Callable[[Path], Any], says: str
+) -> None:
+    secret = tmp_path / "client_secret_file"
+    damage(secret)
+    assert old.token() == old.held, "the token at hand serves"
+    assert isinstance(old.fault, ConfigError)
+    assert str(old.fault).startswith(f"{PLACE}.client_secret_file: {secret} {says}")
+    assert len(provider.asked) == 1
+    secret.write_text(SECRET)
+    old.token()
+    assert len(provider.asked) == 2
+
+
 def test_a_file_that_is_replaced_gives_the_new_token(tmp_path: Path, provider: OidcProvider) -> None:
     first, second = provider.token(), provider.token(sub="another")
     kept = source(tmp_path, token_file=first + "\n")

@@ -1,5 +1,6 @@
 """Bad input to `millrace run`: one clear line each, the right exit code, no traceback, nothing lost."""
 
+import asyncio
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 from millrace.app.tools.local_broker.broker import free_port
 from tests.conftest import MakeTopic, Produce
+from tests.consumers.kafka.foreign_names import FOREIGN, produce_foreign
 from tests.faults.harness.fork_server import run_forked
 
 pytestmark = pytest.mark.slow
@@ -111,6 +113,17 @@ def test_a_missing_topic(config: Config) -> None:
     assert "--create --topic not-there" in line
     assert "millrace local produce --bootstrap-servers" in line
     assert nothing_saved(config)
+
+
+def test_a_header_whose_name_is_not_utf_8_costs_no_record_and_ends_no_run(config: Config) -> None:
+    good, headers = b'{"price": 1.5, "clicked": 1}', ((FOREIGN, b"38"),)
+    asyncio.run(produce_foreign(config.broker, config.topic, [(None, good, headers), (None, b"{", headers)]))
+    asyncio.run(produce_foreign(config.broker, config.topic, [(None, good, ())] * 9))
+    done = run(config)
+    assert done.returncode == 0, done.stderr
+    newest = max(config.folder.glob("checkpoints/clicks/checkpoints/*/ledger.json"))
+    (partition,) = json.loads(newest.read_text())["partitions"].values()
+    assert (partition["learnt"], partition["set_aside"]) == (50, {"malformed": 1})
 
 
 @pytest.mark.parametrize(

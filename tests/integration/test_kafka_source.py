@@ -13,11 +13,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
+from millrace.consumers.dead_letters.reader import newest_letters
 from millrace.consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded, TopicMissingError, UnreachableError
 from millrace.consumers.handoff import Handoff
 from millrace.consumers.kafka.positions import At, Committed, Earliest, Latest, Now, parse_start
 from millrace.consumers.kafka.source import KafkaOptions, KafkaSource
 from millrace.consumers.records import Chunk, Partition
+from tests.consumers.kafka.foreign_names import FOREIGN, READ_AS, produce_foreign
 
 pytestmark = pytest.mark.broker
 
@@ -147,6 +149,26 @@ def test_records_keep_keys_headers_timestamps_and_tombstones(broker: str, topic:
         (chunk,) = drain(handoff)
     assert (list(chunk.keys), list(chunk.values), list(chunk.timestamps)) == ([b"key"], [None], [1234])
     assert list(chunk.headers[0]) == [("h", b"x")]
+
+
+def test_records_with_names_of_headers_that_are_not_utf_8_are_read_as_others_are(
+    broker: str, topic: Topic, source: Open
+) -> None:
+    name, foreign, readable = topic(), ((FOREIGN, b"38"), ("trace", b"1")), ((READ_AS, b"38"), ("trace", b"1"))
+    records = [(None, b"v%d" % number, foreign if number % 3 == 1 else ()) for number in range(8)]
+    for _ in range(2):
+        asyncio.run(produce_foreign(broker, name, records))
+    with source(name, chunk_records=5) as opened:
+        handoff, start = new_handoff(), opened.resolve_start(Earliest())
+        opened.begin(0, start, handoff, opened.resolve_until(Now()))
+        chunks = drain(handoff)
+    assert_contiguous(chunks, start)
+    assert offsets_of(chunks, Partition(name, 0)) == list(range(16))
+    assert [value for chunk in chunks for value in chunk.values] == [value for _, value, _ in records * 2]
+    headers = [tuple(one) for chunk in chunks for one in chunk.headers]
+    assert headers == [readable if number % 3 == 1 else () for number in range(8)] * 2
+    letters = newest_letters(KafkaOptions(bootstrap_servers=(broker,), topics=(name,), group_id="g"), 16).newest
+    assert Counter(letter.headers for letter in letters) == Counter(headers)
 
 
 def test_each_start_comes_to_its_offset(topic: Topic, produce: Produce, source: Open) -> None:

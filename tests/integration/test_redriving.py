@@ -127,6 +127,20 @@ def test_each_record_goes_back_as_it_was_and_once(scene: Scene) -> None:
     assert scene.arrived() == records_of(*GO, *GO)
 
 
+def test_records_with_neither_key_nor_value_go_back_among_the_others(scene: Scene) -> None:
+    bare = [letter(200 + n, Reason.EMPTY, None, key=None, headers=(("n", b"%d" % n * 200),)) for n in range(80)]
+    sink = KafkaDeadLetters(scene.options, DeadLetterOptions(topic=scene.letters, max_request_bytes=LARGEST))
+    sink.start(30)
+    sink.put(bare)
+    assert sink.stop(30) == 0
+    would = scene.run("--dry-run")
+    done = scene.run()
+    assert done["sent"] == would["sent"] == {"malformed": 1, "missing": 1, "empty": 81, "update_not_finite": 1}
+    assert done["stayed"] == would["stayed"] == WHY
+    assert scene.arrived() == records_of(*GO, *bare)
+    assert scene.run()["sent"] == {}
+
+
 def test_what_was_chosen_goes_first_and_the_rest_later(scene: Scene) -> None:
     first = scene.run("--reason", "missing", "--reason", "empty", "--limit", "1")
     assert first["stayed"]["beyond the limit"] >= 1

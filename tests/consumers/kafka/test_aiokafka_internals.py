@@ -20,7 +20,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.producer.message_accumulator import MessageAccumulator
 from aiokafka.producer.sender import Sender
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 
 from millrace.consumers.kafka import aiokafka_internals
@@ -48,6 +48,7 @@ USED = {
         "_consume_aborted_up_to",
         "_contains_abort_marker",
     ),
+    _DefaultRecordBatchPy: ("_maybe_uncompress", "_buffer"),
 }
 """Of each class the private parts that are used of it."""
 HERE = TopicPartition("clicks", 0)

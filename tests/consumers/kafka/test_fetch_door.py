@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record import memory_records
+from aiokafka.record.default_records import (
+    DefaultRecordBatchBuilder,
+    _DefaultRecordBatchBuilderPy,
+    _DefaultRecordBatchPy,
+)
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given
@@ -23,6 +28,7 @@ from hypothesis import strategies as st
 
 from millrace.consumers.kafka.aiokafka_internals import KeptRecords, open_door
 from millrace.consumers.kafka.chunking import FetchedColumns
+from tests.consumers.kafka.foreign_names import FOREIGN, READ_AS
 
 HERE = TopicPartition("clicks", 0)
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -49,7 +55,8 @@ class LogBatch:
         """Return its bytes, and the offset behind it."""
         if self.magic < 2:
             return self._legacy(base)
-        built = DefaultRecordBatchBuilder(
+        foreign = any(name is FOREIGN for record in self.records for name, _ in record[4])
+        built = (_DefaultRecordBatchBuilderPy if foreign else DefaultRecordBatchBuilder)(
             2, self.codec, self.transaction or self.abort is not None, self.producer, 0, 0, 1 << 20
         )
         offset = -1
@@ -160,6 +167,59 @@ def test_any_log_gives_the_records_and_the_positions_that_getall_gives(
     aborted = data.draw(st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from(starts or [100])), max_size=3))
     plain = read_all(fetched(raw, first, isolation, aborted), sizes)
     assert read_all(through_the_door(fetched(raw, first, isolation, aborted)), sizes) == plain
+
+
+FOREIGN_RECORDS = st.builds(
+    lambda record, headers: (*record[:4], headers), RECORDS, st.sampled_from([(), ((FOREIGN, b"x"), ("a", None))])
+)
+FOREIGN_BATCHES = st.builds(
+    lambda batch, records: replace(batch, records=tuple(records)),
+    BATCHES,
+    st.lists(FOREIGN_RECORDS, min_size=1, max_size=9),
+)
+
+
+def as_utf_8(batch: LogBatch) -> LogBatch:
+    """Return the same batch with the names of its headers as they are to be read."""
+    return replace(
+        batch,
+        records=tuple(
+            (*record[:4], tuple((READ_AS if name is FOREIGN else name, value) for name, value in record[4]))
+            for record in batch.records
+        ),
+    )
+
+
+@given(
+    st.lists(FOREIGN_BATCHES | BATCHES | MARKERS, max_size=8),
+    st.integers(0, 12),
+    st.lists(st.integers(1, 12), max_size=6),
+    st.data(),
+)
+def test_names_of_headers_that_are_not_utf_8_change_no_record_and_no_position(
+    batches: list[LogBatch], into: int, sizes: list[int], data: st.DataObject
+) -> None:
+    raw, starts, end = log_of(batches)
+    first = min(100 + into, max(100, end - 1))
+    isolation = data.draw(st.sampled_from([READ_COMMITTED, READ_UNCOMMITTED]))
+    aborted = data.draw(st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from(starts or [100])), max_size=3))
+    readable, _, _ = log_of([*map(as_utf_8, batches)])
+    plain = read_all(fetched(readable, first, isolation, aborted), sizes)
+    assert read_all(through_the_door(fetched(raw, first, isolation, aborted)), sizes) == plain
+
+
+def test_without_the_c_extension_a_name_that_is_not_utf_8_is_read_as_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PlainRecords(memory_records._MemoryRecordsPy):  # type: ignore[misc]
+        def __init__(self, raw: bytes) -> None:
+            super().__init__(raw)
+            self.raw = raw
+
+    monkeypatch.setattr(memory_records, "DefaultRecordBatch", _DefaultRecordBatchPy)
+    batch = LogBatch(((0, 7, None, b"v", ()), (0, 7, None, b"w", ((FOREIGN, b"x"),)), (0, 7, None, b"z", ())))
+    result = fetched(batch.raw(100)[0], 100, READ_COMMITTED, ())
+    result._partition_records._records = PlainRecords(batch.raw(100)[0])
+    taken = through_the_door(result).getall()
+    assert (taken.values, taken.headers[1]) == ([b"v", b"w", b"z"], ((READ_AS, b"x"),))
 
 
 def test_records_of_an_aborted_transaction_are_left_out_and_later_ones_are_not() -> None:
