@@ -108,7 +108,10 @@ class ExportFollower:
             log.warning("%s", problem)
         self._swap(served, numbers)
         self._publish(newest=max(numbers, default=None), problem=problem)
-        self._source.keep(self.board.loaded.keys())
+        self._source.mark(self.board.loaded.keys())
+        # Not before: until another version answers, one that was fetched earlier may be the only one that can.
+        if self.board.served is not None:
+            self._source.remove_others(self.board.loaded.keys())
 
     def _chosen(self, numbers: list[int]) -> tuple[LoadedVersion | None, str | None]:
         """Return the version that should answer: of the newest, the first that can be loaded. And why it is another."""
@@ -133,7 +136,7 @@ class ExportFollower:
         self._state(number, VersionState(state="LOADING"))
         began = time.monotonic()
         try:
-            self._source.keep({*self.board.loaded, number})
+            self._source.mark({*self.board.loaded, number})
             loaded = load_version(number, *self._source.place(number), self._readers)
         except MillraceError as error:
             code = "NOT_FOUND" if isinstance(error, MissingExportError) else "DATA_LOSS"

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,8 +50,12 @@ class VersionSource(Protocol):
         """Return the numbers of the versions that can be had while the source does not answer, ascending."""
         ...
 
-    def keep(self, numbers: Collection[int]) -> None:
-        """See to it that these versions stay, as far as that is this side's to decide."""
+    def mark(self, numbers: Collection[int]) -> None:
+        """Mark these versions as served where others remove versions; removes nothing."""
+        ...
+
+    def remove_others(self, numbers: Collection[int]) -> None:
+        """Remove all but these versions of what this server has fetched."""
         ...
 
 
@@ -86,7 +91,7 @@ class FolderSource:
             raise CorruptError(f"export {number} is damaged: {problems[0]}")
         return folder, asdict(read_export(folder))
 
-    def keep(self, numbers: Collection[int]) -> None:
+    def mark(self, numbers: Collection[int]) -> None:
         """Mark them as served, so that the exporter prunes none of them; again before the marker ends."""
         wanted, now = frozenset(numbers), time.time()
         if not wanted or (self._marked and self._marked[0] == wanted and now - self._marked[1] < RENEWED_AFTER_S):
@@ -106,6 +111,9 @@ class FolderSource:
             self._cannot_mark = False
         self._marked = wanted, now
 
+    def remove_others(self, numbers: Collection[int]) -> None:
+        """Remove nothing: the exporter prunes."""
+
 
 class TrainerSource:
     """The HTTP side of a trainer, `GET /exports`, and what was fetched from it."""
@@ -122,8 +130,14 @@ class TrainerSource:
 
     def numbers(self) -> list[int]:
         """Return the numbers that the trainer lists; where it does not answer, UnreachableError."""
-        with self._open("/exports", _ASK_S) as answer:
-            raw = answer.read(_LARGEST_LIST)
+        try:
+            with self._open("/exports", _ASK_S) as answer:
+                raw = answer.read(_LARGEST_LIST)
+        except UnreachableError:
+            raise
+        except (OSError, HTTPException) as error:
+            text = f"{self._url}/exports broke off in the middle of its answer: {_reason(error)}"
+            raise UnreachableError(text) from error
         try:
             listed = {int(one["number"]) for one in json.loads(raw)["exports"]}
         except (ValueError, KeyError, TypeError) as error:
@@ -144,10 +158,11 @@ class TrainerSource:
             self._fetch(number)
         return folder, asdict(read_export(folder))
 
-    def keep(self, numbers: Collection[int]) -> None:
+    def mark(self, numbers: Collection[int]) -> None:
+        """Mark nothing: the trainer prunes its exports, and what was fetched is this server's alone."""
+
+    def remove_others(self, numbers: Collection[int]) -> None:
         """Remove what was fetched and is none of these."""
-        if not numbers:
-            return
         for number in self._cache.numbers():
             if number not in numbers:
                 doomed = self._cache.root / f".gone-{number}-{secrets.token_hex(4)}"
@@ -175,9 +190,8 @@ class TrainerSource:
             if not self._cache.version(number).exists():  # another server that shares the folder may have been first
                 draft.rename(self._cache.version(number))
             sync_folder(self._cache.root)
-        except (OSError, tarfile.TarError) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise UnreachableError(f"export {number} of {self._url} was not fetched: {why}") from error
+        except (OSError, HTTPException, tarfile.TarError) as error:
+            raise UnreachableError(f"export {number} of {self._url} was not fetched: {_reason(error)}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -192,6 +206,9 @@ class TrainerSource:
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
             raise UnreachableError(f"nothing answers at {self._url} ({why}); does the trainer run there?") from error
+        except HTTPException as error:
+            text = f"what answers at {self._url} does not speak HTTP; does the trainer run there, or is it https there?"
+            raise UnreachableError(text) from error
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -207,6 +224,11 @@ def server_name(port: int) -> str:
         char if char.isascii() and (char.isalnum() or char in "-.") else "-" for char in socket.gethostname()
     )
     return f"{host.strip('-.') or 'host'}-{port}"[:200]
+
+
+def _reason(error: Exception) -> str:
+    """Return why something failed, in a line."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _unpack(stream: Any, into: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_copy_that_was_cut_off_is_not_in_the_mirror_and_goes_with_the_next(pla
         with starts(place, "second") as second:
             assert second.store.newest() == whole
             second.copy(newest := second.publish())
-            second.mirror.prune(second.folder, newest, KEEP, ())
+            second.mirror.prune(second.folder, newest, KEEP, (), second.writer.term)
             there = second.mirror.target.folders("checkpoints")
             assert sorted(there) == [mirror_name(whole), mirror_name(newest)]
 
@@ -170,6 +170,33 @@ def test_what_a_writer_copies_that_was_cut_off_is_never_brought_back(
             first.copy(first.publish(step=2))
     with starts(place, "third") as third:
         assert third.store.newest() == theirs
+
+
+def test_a_writer_that_was_cut_off_removes_nothing_of_the_one_after_it(
+    place: Place, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def there(trainer: Trainer) -> dict[str, list[str]]:
+        target = trainer.mirror.target
+        return {name: sorted(target.files(f"checkpoints/{name}")) for name in target.folders("checkpoints")}
+
+    with starts(place, "first") as first:
+        made = [first.publish() for _ in range(4)]
+        for manifest in made:
+            first.copy(manifest)
+        with starts(place, "second") as second:
+            for step in (7, 8):
+                second.copy(newest := second.publish(step=step))
+            before = there(second)
+            # The first one stood still between its marker and its pruning.
+            with pytest.raises(PassedError, match=r"another trainer writes to .*term 2"):
+                first.mirror.prune(first.folder, made[-1], KeepLast(1), (), first.writer.term)
+            assert there(second) == before
+            # It may stand still after its look, too.
+            monkeypatch.setattr(Mirror, "require", lambda *_: None)
+            first.mirror.prune(first.folder, made[-1], KEEP, (), first.writer.term)
+            assert there(second) == before
+    with starts(place, "third") as third:
+        assert third.store.newest() == newest
 
 
 def test_of_two_writers_of_the_same_term_one_gets_the_mirror(place: Place, starts: Starts) -> None:
@@ -215,7 +242,7 @@ def test_a_damaged_marker_stops_a_start_only_if_its_checkpoint_may_be_the_newest
     with starts(place, "first") as again:
         assert again.store.newest() == newest
         again.copy(newest := again.publish())
-        again.mirror.prune(again.folder, newest, KeepLast(1), ())
+        again.mirror.prune(again.folder, newest, KeepLast(1), (), again.writer.term)
         assert next(iter(again.mirror.target.read([key]))) == b"{}", "what cannot be judged is left alone"
 
 
@@ -225,7 +252,7 @@ def test_the_mirror_keeps_what_the_policy_keeps_what_is_pinned_and_the_beginning
         for manifest in made:
             first.copy(manifest)
         Pins(first.folder).pin(3, "ann")
-        first.mirror.prune(first.folder, made[-1], KeepLast(1), Pins(first.folder).numbers())
+        first.mirror.prune(first.folder, made[-1], KeepLast(1), Pins(first.folder).numbers(), first.writer.term)
         kept = [made[0], made[3], made[6], made[7]]
         assert sorted(first.mirror.target.folders("checkpoints")) == [mirror_name(one) for one in kept]
         again = Mirror(first.mirror.target)
@@ -332,6 +359,21 @@ def test_without_its_mirror_a_start_needs_checkpoints_of_its_own(
             pass
     finally:
         s3_server.come_back()
+
+
+def test_a_folder_that_is_away_stops_no_start_that_has_checkpoints_of_its_own(starts: Starts, tmp_path: Path) -> None:
+    place = tmp_path / "mirror"
+    with starts(place, "first") as first:
+        first.copy(manifest := first.publish())
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(place)  # each look at it fails, as one at a network's folder that is away
+    with starts(place, "first", claims=False) as first:
+        assert first.store.newest() == manifest
+    with (
+        pytest.raises(UnreachableError, match=r"checkpoints.mirror: .* cannot be read.*is empty, and only the mirror"),
+        starts(place, "second", claims=False),
+    ):
+        pass
 
 
 def test_a_writer_that_was_cut_off_goes_on_from_what_came_after_it(starts: Starts, tmp_path: Path) -> None:

@@ -223,8 +223,11 @@ class Mirror:
         self.whole[one.name] = one
         return one
 
-    def prune(self, folder: Folder, newest: Manifest, keep: KeepPolicy, pinned: Collection[int]) -> None:
-        """Remove what no policy keeps of what is whole, and what is half put. What is fenced stays."""
+    def prune(self, folder: Folder, newest: Manifest, keep: KeepPolicy, pinned: Collection[int], term: int) -> None:
+        """Remove what no policy keeps of what is whole, and what is half put. What is fenced stays.
+
+        Raises PassedError where `term` is not the greatest: only the writer of that one may remove anything.
+        """
         terms = Terms.read(folder)
         good = [one.manifest for one in self.whole.values() if not terms.fences(one.manifest.term, one.manifest.number)]
         good.sort(key=lambda one: one.number)
@@ -232,16 +235,25 @@ class Mirror:
         kept = keep.keep(good, newest) | {*pinned} | {one.number for one in good if one.parent is None}
         # The newest, and the one to fall back to.
         kept |= {newest.number, *[number for number in newest.ancestors if number in present][:1]}
-        for manifest in good:
-            if manifest.number not in kept:
-                one = self.whole[mirror_name(manifest)]
-                self.target.remove([one.key(MARKER)])
-                del self.whole[one.name]
+        unkept = [self.whole[mirror_name(manifest)] for manifest in good if manifest.number not in kept]
+        if unkept:
+            self.require(term)
+        for one in unkept:
+            self.target.remove([one.key(MARKER)])
+            del self.whole[one.name]
         failpoint("mirror.before_files_go")
-        for name in self.target.folders(_CHECKPOINTS):
-            if _KEY.fullmatch(name) and name not in self.whole and name not in self.unreadable:
-                home = f"{_CHECKPOINTS}/{name}"
-                self.target.remove([f"{home}/{file}" for file in self.target.files(home) if file != MARKER])
+        known = self.whole.keys() | self.unreadable.keys()
+        # A later writer may begin after `require`, so what was published under a greater term is never touched.
+        unmarked = [
+            name
+            for name in self.target.folders(_CHECKPOINTS)
+            if (match := _KEY.fullmatch(name)) and name not in known and int(match[2]) <= term
+        ]
+        if unmarked:
+            self.require(term)
+        for name in unmarked:
+            home = f"{_CHECKPOINTS}/{name}"
+            self.target.remove([f"{home}/{file}" for file in self.target.files(home) if file != MARKER])
 
     def _copy_back(self, one: MirroredCheckpoint, folder: Folder, term: int) -> None:
         """Give a checkpoint of the mirror its number in the folder, with what is beside it; CorruptError if damaged."""

@@ -181,7 +181,7 @@ class Mirroring:
             log.info("checkpoint %d is mirrored, after %.1f s", manifest.number, time.monotonic() - began)
         self._done(manifest, copied=copied)
         try:
-            mirror.prune(writer.folder, manifest, self._keep, Pins(writer.folder).numbers())
+            mirror.prune(writer.folder, manifest, self._keep, Pins(writer.folder).numbers(), writer.term)
         except (MillraceError, OSError) as error:
             log.warning("checkpoint %d is mirrored, and nothing was pruned after it: %s", manifest.number, error)
 

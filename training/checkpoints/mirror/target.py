@@ -90,6 +90,14 @@ class FolderTarget(LocalStore):
             with suppress(OSError):
                 home.rmdir()
 
+    def _entries(self, key: str) -> list["os.DirEntry[str]"]:
+        # An archive's folder that cannot be read is an error in archive.path; a mirror may be away.
+        try:
+            with os.scandir(self.folder / key) as found:
+                return list(found)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def _made(self, key: str) -> Path:
         path = self.folder / key
         if not path.parent.is_dir():

@@ -1,17 +1,22 @@
 """`serve.log` without a Kafka: answers never wait for it, and what is not logged is counted by its reason."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
-from millrace.app.tools.serve.log.prediction_log import DROPPED
+from millrace.app.settings import load
+from millrace.app.tools.serve.json_tensors import DEFAULT, Signature
+from millrace.app.tools.serve.log.prediction_log import DROPPED, AnsweredRequest, PredictionLog
+from millrace.app.tools.serve.predict_requests import PredictRequest
 from millrace.consumers.errors import ConfigError
-from tests.app.tools.serve.exports_rig import publish
+from tests.app.tools.serve.exports_rig import CONFIG, publish
 from tests.app.tools.serve.memory_rig import HERE, RECORD, published, row, settings
 from tests.app.tools.serve.server_rig import serving
+from tests.conftest import WaitFor
 
 pytestmark = pytest.mark.tensorflow
 LOGGED = {"serve__log__topic": "cards-served", "serve__log__share": "100%"}
@@ -58,3 +63,42 @@ def test_the_topic_of_the_log_holds_nothing_else(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"serve: log: topic is {topic}, which holds other records"):
             settings(tmp_path, {"serve__log__topic": topic, **others})
     assert settings(tmp_path, {"serve__log__topic": "cards-served"}).serve.log.share == 0.05
+
+
+def log_of(folder: Path) -> PredictionLog:
+    """Return a log for a Kafka that nobody has started."""
+    config = folder / "clicks.yaml"
+    config.write_text(CONFIG.format(name="clicks"))
+    given = {"MILLRACE_SERVE__LOG__TOPIC": "clicks-served", "MILLRACE_SERVE__LOG__SHARE": "100%"}
+    return PredictionLog(load(config, {**given, "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}).settings)
+
+
+def answered(x: Any, **answers: Any) -> AnsweredRequest:
+    """Return a request that sent x, and what was answered."""
+    signature = Signature(name=DEFAULT, inputs={}, outputs={})
+    request = PredictRequest(signature=signature, by_row=False, tensors={"x": x}, rows=len(x))
+    return AnsweredRequest(version=1, request=request, answers=answers, positions={}, age_s=None, at=0.0)
+
+
+@pytest.mark.parametrize("image", [np.zeros((1, 150_000), np.float32), np.array([bytes(600_000)], object)])
+def test_what_waits_is_bounded_in_bytes_however_few_rows_it_has(tmp_path: Path, image: Any) -> None:
+    log = log_of(tmp_path)
+    for _ in range(120):
+        log.offer(answered(image, y=np.zeros((1, 1), np.float32)))
+    board = log.board()
+    assert board.waiting + board.dropped["full"] == 120
+    assert 100 < board.waiting <= (64 << 20) // 600_000
+
+
+def test_an_answer_that_is_not_one_a_row_ends_no_log_and_is_counted(tmp_path: Path, wait_for: WaitFor) -> None:
+    log, x = log_of(tmp_path), np.zeros(2, np.float32)
+    log.start()
+    try:
+        log.offer(answered(x, y=x, temperature=np.array(1.0, np.float32)))
+        log.offer(answered(x, y=np.zeros(3, np.float32)))
+        log.offer(answered(x, y=x))
+        wait_for(lambda: log.board().problem is not None)
+        assert log.board().dropped == {**dict.fromkeys(DROPPED, 0), "unknown": 4}
+        assert log.board().waiting == 2, "the thread writes what came after it, and waits for Kafka"
+    finally:
+        log.end()

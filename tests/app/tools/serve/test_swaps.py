@@ -1,6 +1,7 @@
 """Which version answers: the newest that is whole, or the one that is set; and no request notices a swap."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -230,6 +231,24 @@ def test_what_came_damaged_over_http_is_not_kept(tmp_path: Path) -> None:
         server.answers_with(1)
         server.wait_for(lambda: "is not what the trainer wrote" in str(server.get("/served")["problem"]))
         assert [path.name for path in (tmp_path / "serve" / NAME / "versions").iterdir()] == ["1"]
+
+
+def test_a_restart_keeps_what_was_fetched_until_another_version_answers(tmp_path: Path) -> None:
+    root, token = exported(tmp_path / "trainers" / NAME, 1), str(tmp_path / "trainer" / "readers" / "serve")
+    given = {"serve__token_file": token}
+    with trainer(tmp_path / "trainer", root) as (url, _):
+        with serving(tmp_path, NAME, serve__exports=url, **given) as server:
+            server.answers_with(1)
+        exported(root, 2)
+        shutil.rmtree(root / "1")  # the exporter prunes
+        (root / "2" / "saved_model.pb").write_bytes(b"other")
+        with serving(tmp_path, NAME, serve__exports=url, **given) as server:
+            server.answers_with(1)
+            assert "is not what the trainer wrote" in server.get("/served")["problem"]
+            exported(root, 3)
+            server.answers_with(3)
+            fetched = tmp_path / "serve" / NAME / "versions"
+            server.wait_for(lambda: [path.name for path in fetched.iterdir()] == ["3"])
 
 
 def test_a_trainer_that_asks_for_a_token_is_told_of_with_the_setting(tmp_path: Path) -> None:
