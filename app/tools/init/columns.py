@@ -65,6 +65,8 @@ _WRITTEN_TIME = re.compile(rf"\d{{4}}-\d\d-\d\d({_CLOCK}{_ZONE}?)?", re.IGNORECA
 _ZONED_TIME = re.compile(rf"\d{{4}}-\d\d-\d\d{_CLOCK}{_ZONE}", re.IGNORECASE)
 
 
+_HALF_A_PAIR = re.compile("[\\ud800-\\udfff]")
+"""JSON may spell a surrogate without its other half, and a record that does is set aside."""
 _SECONDS = (
     "seconds since 1970, which only grow, so the model would soon see none that it knows. Name it with --event-time, "
     "send the hour or the age instead, or name it with --features"
@@ -332,7 +334,7 @@ def _few(distinct: Collection[Any]) -> tuple[Any, ...]:
 
 
 def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
-    distinct = {*here}
+    distinct = {text for text in here if not _HALF_A_PAIR.search(text)}
     if _nearly_all(here, _WRITTEN_TIME.fullmatch):
         naive = not _nearly_all(here, _ZONED_TIME.fullmatch)
         why = f"a time as text{', without a zone' * naive}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import load, to_decoder, to_format
 from millrace.app.tools.validate.record_check import Verdict
+from millrace.consumers.durable_files import replace_durably
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Chunk
 from millrace.pipelines.stream.decode import decode_chunk
@@ -44,8 +45,8 @@ def write(folder: Path, draft: Draft) -> None:
     """Write both files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODEL).write_text(draft.model, encoding="utf-8")
-        (folder / CONFIG).write_text(draft.config, encoding="utf-8")
+        for name, text in ((MODEL, draft.model), (CONFIG, draft.config)):
+            replace_durably(folder / name, text.encode())
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written to: {error.strerror or error}") from error
 

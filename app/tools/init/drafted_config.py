@@ -52,12 +52,19 @@ class DraftTarget:
     """How many come of late; None where that is not known."""
 
 
+_OF_LAYERS = re.compile(
+    r"prediction|(activation|average_pooling2d|concatenate|conv2d|dense|embedding|flatten|group_normalization|gru|"
+    r"hashing|reshape)(_\d+)?"
+)
+"""Names of layers in a draft, which no input may have: its own, and those that Keras gives."""
+
+
 def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
     """Return the model's name for each field: the record's own, where Keras accepts it."""
     names: dict[str, str] = {}
     for column in features:
         plain = re.sub(r"\W", "_", column.source.removeprefix("$").replace("[]", ""), flags=re.ASCII)
-        plain = plain if re.match(r"[A-Za-z]", plain) else f"field_{plain}"
+        plain = f"field_{plain}" if not re.match(r"[A-Za-z]", plain) or _OF_LAYERS.fullmatch(plain) else plain
         names[column.source] = _apart(plain, names.values())
     return names
 

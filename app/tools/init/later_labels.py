@@ -53,15 +53,14 @@ def later_labels(
     label = _label_of(label_look, place, wanted, topic)
     if any(label in row for row in look.rows):
         raise ConfigError(f"--labels-topic: the records have a field {label!r} too; name another with --label")
-    values = {
-        row[place]: row[label] for row in reversed(label_look.rows) if row.get(place) is not None and label in row
-    }
+    values = {row[place]: row[label] for row in reversed(label_look.rows) if _names(row.get(place)) and label in row}
     seen = {*values.values()}
     absent = False if seen <= {True, False} and any(one is True for one in seen) else 0 if seen <= {0, 1} else None
+    keys = [row.get(source) if _names(row.get(source)) else None for row in look.rows]
     rows = [
-        {**row, label: values.get(row.get(source), absent)}
-        for row in look.rows
-        if absent is not None or row.get(source) in values
+        {**row, label: values.get(key, absent)}
+        for row, key in zip(look.rows, keys, strict=True)
+        if absent is not None or key in values
     ]
     delays = _delays(found, look, later, label_look, (source, place))
     late = None if not delays else delays[min(len(delays) - 1, int(0.99 * len(delays)))]
@@ -77,7 +76,7 @@ def later_labels(
             within=_rounded_up(1800 if late is None else _SPARE * max(0, late) / 1000),
             early=_rounded_up(max(1, _SPARE * early / 1000)),
             delay_s=None if late is None else max(0, late) / 1000,
-            share=sum(row.get(source) in values for row in look.rows) / len(look.rows),
+            share=sum(key in values for key in keys) / len(look.rows),
         ),
         replace(look, rows=rows),
     )
@@ -160,9 +159,10 @@ def _delays(
     """Return after how many milliseconds labels came, ascending; nothing where rows and records do not correspond."""
     if len(look.rows) != len(found.times) or len(label_look.rows) != len(later.times):
         return []
-    began = {row.get(key[0]): at for row, at in zip(look.rows, found.times, strict=True)}
+    record, place = key
+    began = {row[record]: at for row, at in zip(look.rows, found.times, strict=True) if _names(row.get(record))}
     came = zip(label_look.rows, later.times, strict=True)
-    return sorted(at - began[row[key[1]]] for row, at in came if row.get(key[1]) in began)
+    return sorted(at - began[row[place]] for row, at in came if _names(row.get(place)) and row[place] in began)
 
 
 def _rounded_up(seconds: float) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from millrace.app.cli import init as init_module
 from millrace.app.cli.command_list import application
 from millrace.app.settings import Settings, load, to_decoder
-from millrace.app.tools.init import topic_sample
+from millrace.app.tools.init import drafted_model, topic_sample
 from millrace.app.tools.init.column_roles import (
     ChosenRoles,
     Roles,
@@ -29,11 +30,12 @@ from millrace.app.tools.init.column_roles import (
     sequences_of,
     without_envelope,
 )
-from millrace.app.tools.init.columns import ColumnKind, columns_of
+from millrace.app.tools.init.columns import ColumnKind, ColumnLook, columns_of
 from millrace.app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
 from millrace.app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from millrace.app.tools.init.drafted_model import model_text
 from millrace.app.tools.init.kinds import kinds_of
+from millrace.app.tools.init.later_labels import later_labels
 from millrace.app.tools.init.questions import asked_parts
 from millrace.app.tools.init.topic_sample import SampledRecords, look_at
 from millrace.consumers.errors import ConfigError, UnreachableError
@@ -614,6 +616,64 @@ def test_init_logs_in_by_the_environment_to_the_typed_servers(tmp_path: Path, mo
         "sasl_plain_username": "me",
         "sasl_plain_password": "canary-9c1d",
     }
+
+
+def test_no_input_bears_the_name_of_a_layer_of_the_draft() -> None:
+    layers = set(re.findall(r"keras\.layers\.(\w+)", Path(drafted_model.__file__).read_text()))
+    assert {"Dense", "GRU", "AveragePooling2D"} <= layers
+    names = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", layer).lower() for layer in layers} | {"prediction", "dense_1"}
+    found = input_names([ColumnLook(source=name) for name in (*sorted(names), "price")])
+    assert {source for source, name in found.items() if source == name} == {"price"}
+
+
+def test_half_a_pair_of_surrogates_is_no_class(tmp_path: Path) -> None:
+    rows = [{"x": at / 2, "kind": ["a", "b", "\ud800"][at % 3]} for at in range(60)]
+    look = json_look(*rows)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="kind"))
+    assert roles.label.distinct == ("a", "b")
+    draft = Draft(config=config_text(PLACE, look, roles, None), model=model_text("t", roles, None))
+    write(tmp_path, draft)
+    assert 'CLASSES = ["a", "b"]' in (tmp_path / "model.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("record", "label"),
+    [
+        ({}, {}),
+        ({"id": ["a"]}, {}),
+        ({}, {"id": ["a"]}),
+        ({}, {"id": "k7", "label": [1]}),
+        ({"id": None}, {"id": None}),
+    ],
+    ids=str,
+)
+def test_an_odd_record_or_label_is_none_that_later_labels_are_known_by(
+    record: dict[str, Any], label: dict[str, Any]
+) -> None:
+    records = [{"id": f"k{at}", "x": at / 2} for at in range(100)]
+    labels = [{"id": f"k{at}", "label": at % 2} for at in range(100)]
+    (found, look), (later, label_look) = (
+        (sampled(rows), json_look(*rows))
+        for rows in ([*records, {"x": 1.0, **record}], [*labels, {"label": 1, **label}])
+    )
+    told, joined = later_labels("labels", (found, look), (later, label_look), None)
+    assert (told.key, told.absent, told.early) == (("id", "id"), 0, "1s")
+    assert told.share == pytest.approx(100 / 101)
+    assert joined.rows[-1]["label"] == 0
+
+
+def sampled(rows: list[dict[str, Any]]) -> SampledRecords:
+    """Return records as they are read of a topic."""
+    values = [json.dumps(row).encode() for row in rows]
+    return SampledRecords(
+        values=values,
+        beside=[{}] * len(values),
+        held=len(values),
+        partitions=1,
+        tombstones=0,
+        records_per_s=1.0,
+        times=range(len(values)),
+    )
 
 
 def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
