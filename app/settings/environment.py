@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -160,6 +161,8 @@ def _value(settings: type[BaseModel], name: str, key: Key, text: str) -> Any:
     """Return one variable's value; each is read alone, so that none hides another that lies inside it."""
     value: Any = _Source(settings, {name: text})()
     for part in key:
+        if not isinstance(value, dict) or part not in value:
+            return text  # below what is no mapping: the check of all settings names it
         value = value[part]
     typed = any(matches(pattern, key) for pattern, _ in settings_of(settings))
     return value if typed or not isinstance(value, str) else _json_or_text(value)
@@ -189,11 +192,21 @@ class _Source(EnvSettingsSource):
         """Decode JSON, or a comma separated list where the setting is a list; return other text as it is."""
         del field_name
         decoded = _json_or_text(value)
-        if isinstance(decoded, list | dict) or field is None:
+        if decoded is None or isinstance(decoded, list | dict) or field is None:
             return decoded
-        if get_origin(field.annotation) is tuple:
+        if _is_list(field.annotation):
             return [item.strip() for item in str(value).split(",")]
         return value
+
+
+def _is_list(annotation: Any) -> bool:
+    """Return whether a setting of this type is a list, which may be null."""
+    origin, within = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _is_list(within[0])
+    if origin in {Union, UnionType}:
+        return all(one is NoneType or _is_list(one) for one in within)
+    return origin is tuple
 
 
 def strays_in(settings: type[BaseModel], names: Iterable[str]) -> Strays:

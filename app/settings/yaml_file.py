@@ -166,7 +166,7 @@ class _Reader:
         if kind in {"int", "float", "bool", "null"}:
             try:
                 return getattr(self._yaml.constructor, f"construct_yaml_{kind}")(node)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError, IndexError):
                 self._complain(node.start_mark.line + 1, f"the tag {node.tag} does not fit its value; leave it out")
                 return None
         self._complain(node.start_mark.line + 1, f"the tag {node.tag} is not one of YAML's core schema; leave it out")

@@ -252,7 +252,10 @@ class CheckpointStore:
             )
         except CheckpointError:
             raise
-        except OSError as error:
+        except (OSError, CorruptError) as error:
+            # A record that is damaged stays so; one that the disk does not give now may be there at the next save.
+            if isinstance(error, CorruptError) and not isinstance(error.__cause__, OSError):
+                raise
             raise CheckpointError(f"{self.folder.root} cannot be read ({error}); the next save tries again") from error
         manifest = self._publish_with_room(writer, draft, state_bytes + SLACK_BYTES, gate)  # (1) to (4)
         self._verified[manifest.number] = manifest
@@ -264,7 +267,7 @@ class CheckpointStore:
         failpoint("save.before_prune")
         try:
             self._pruner.prune(writer, manifest)  # (6)
-        except (OSError, ConfigError) as error:
+        except (OSError, ConfigError, CorruptError) as error:
             log.warning("checkpoint %d is durable, and nothing was pruned after it: %s", manifest.number, error)
         return manifest
 

@@ -327,6 +327,7 @@ def test_an_empty_file_is_told_all_that_it_lacks(problems: Problems) -> None:
         ("name: !secret a", "clicks.yaml:1: the tag !secret is not one of YAML's core schema; leave it out"),
         ("? [a]\n: b", "clicks.yaml:1: a key is a list or a mapping; write a word"),
         ("name: !!int x", "clicks.yaml:1: the tag tag:yaml.org,2002:int does not fit its value; leave it out"),
+        ("name: !!int ''", "clicks.yaml:1: the tag tag:yaml.org,2002:int does not fit its value; leave it out"),
         ("stop: {<<: 5}", "clicks.yaml:1: << merges mappings; write an alias of one, as in <<: *other, or a list of them"),
         ("stop: {<<: [{grace: 5s}, 5]}", "clicks.yaml:1: << merges mappings; write an alias of one, as in <<: *other, or a list of them"),
         ("stop: &a {<<: *a}", "clicks.yaml is nested without end; take out anchors that hold themselves"),

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millrace.app.settings import load, to_schema
+from millrace.app.settings import Settings, load, to_schema
+from millrace.app.settings.environment import read_environment
 from millrace.app.settings.loading import leaves
 from millrace.app.settings.sections.checkpoints import Every
 from millrace.app.settings.spelling import dotted
+from millrace.app.settings.yaml_file import SettingsError
 from millrace.consumers.kafka.positions import Ago, Offsets
 from millrace.consumers.records import Partition
 from millrace.pipelines.schema import Field, Schema, TimeFormat
@@ -165,6 +167,26 @@ def test_every_value_has_an_origin(load_text: Any) -> None:
 @pytest.mark.parametrize("value", ["a:1,b:2", "a:1, b:2", '["a:1", "b:2"]'])
 def test_a_list_in_the_environment_is_comma_separated_or_json(load_text: Any, value: str) -> None:
     assert load_text(MILLRACE_KAFKA__BOOTSTRAP_SERVERS=value).settings.kafka.bootstrap_servers == ("a:1", "b:2")
+
+
+def test_a_list_that_may_be_null_is_a_list_in_the_environment_too() -> None:
+    said = {
+        "MILLRACE_WINDOWS__OF": "x, price",
+        "MILLRACE_SERVE__MEMORY__PARTITIONS": "0,1",
+        "MILLRACE_LABELS__TOPICS": "null",
+        "MILLRACE_API__PROBES": "a,b",
+    }
+    assert read_environment(Settings, said).values == {
+        ("windows", "of"): ["x", "price"],
+        ("serve", "memory", "partitions"): ["0", "1"],
+        ("labels", "topics"): None,
+        ("api", "probes"): "a,b",
+    }
+
+
+def test_a_variable_below_a_setting_that_is_no_mapping_is_a_problem_of_it(load_text: Any) -> None:
+    with pytest.raises(SettingsError, match="name: a mapping is not text"):
+        load_text(MILLRACE_NAME__X="1")
 
 
 def test_variables_replace_what_they_name_the_narrower_over_the_wider(load_text: Any) -> None:

@@ -1,5 +1,6 @@
 """The store: what is published is what is loaded, what was last ordered is what is newest."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -292,6 +293,36 @@ def test_a_listener_that_fails_does_not_unpublish(folder: Folder, writer: Folder
 
     store = CheckpointStore(folder, writer, StoreOptions(on_durable=fail))
     assert store.publish(order(None), parts(0)) == store.newest()
+
+
+def test_a_record_of_a_term_that_the_disk_does_not_give_fails_no_checkpoint_that_is_there(
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(folder, writer, StoreOptions())
+    reads, given = list[Path](), Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.parent == folder.terms:
+            reads.append(path)
+            if len(reads) in failing:
+                raise OSError(errno.EIO, "Input/output error")
+        return given(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    failing = set[int]()
+    store.publish(order(None), parts(0))
+    whole = len(reads)
+    for at in range(1, whole + 1):
+        reads.clear()
+        failing = {at}
+        before, parent = folder.numbers(), folder.numbers()[-1]
+        try:
+            manifest = store.publish(order(parent, step=at), parts(at))
+        except CheckpointError:  # the next save tries again
+            assert folder.numbers() == before
+        else:
+            assert folder.numbers()[-1] == manifest.number
+    assert whole > 1
 
 
 @pytest.mark.parametrize("state", [{"x": object()}, {"x": float("inf")}])
