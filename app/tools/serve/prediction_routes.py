@@ -20,9 +20,9 @@ from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, VersionState
 from millrace.app.tools.serve.json_tensors import DEFAULT, ServingError, bad_request
 from millrace.app.tools.serve.loaded_version import LoadedVersion
-from millrace.app.tools.serve.log.prediction_log import AnsweredRequest, PredictionLog
 from millrace.app.tools.serve.memory.topic_memory import TopicMemory
 from millrace.app.tools.serve.predict_requests import MARKS, read_request, write_answer
+from millrace.app.tools.serve.prediction_log import AnsweredRequest, PredictionLog
 
 MODEL = "/v1/models/{name}"
 WHICH = ("", "/versions/{version}")

@@ -38,9 +38,9 @@ from millrace.app.tools.export.export_folder import folder_of
 from millrace.app.tools.serve.batcher import Batcher
 from millrace.app.tools.serve.follower import ExportFollower, Wanted
 from millrace.app.tools.serve.json_tensors import ServingError, bad_request
-from millrace.app.tools.serve.log.prediction_log import PredictionLog
 from millrace.app.tools.serve.memory.sequence_inputs import SequenceReaders
 from millrace.app.tools.serve.memory.topic_memory import TopicMemory
+from millrace.app.tools.serve.prediction_log import PredictionLog
 from millrace.app.tools.serve.prediction_routes import PredictionRoutes, error_response
 from millrace.app.tools.serve.record_inputs import RecordReaders
 from millrace.app.tools.serve.serving_metrics import ServingCollector, ServingMeter

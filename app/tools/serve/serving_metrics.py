@@ -22,8 +22,8 @@ from starlette.responses import Response
 from millrace.app.monitoring.all_figures import Distribution, Reading
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.tools.serve.follower import ServingBoard
-from millrace.app.tools.serve.log.prediction_log import LogBoard
 from millrace.app.tools.serve.memory.topic_memory import MemoryBoard
+from millrace.app.tools.serve.prediction_log import LogBoard
 from millrace.consumers.metric import MODEL
 
 OUTCOMES = ("answered", "refused", "busy", "failed")

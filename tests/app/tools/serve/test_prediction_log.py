@@ -10,8 +10,8 @@ import tensorflow as tf
 from millrace.app.monitoring.metrics.serving_catalogue import SERVING
 from millrace.app.settings import load
 from millrace.app.tools.serve.json_tensors import DEFAULT, Signature
-from millrace.app.tools.serve.log.prediction_log import DROPPED, AnsweredRequest, PredictionLog
 from millrace.app.tools.serve.predict_requests import PredictRequest
+from millrace.app.tools.serve.prediction_log import DROPPED, AnsweredRequest, PredictionLog
 from millrace.consumers.errors import ConfigError
 from tests.app.tools.serve.exports_rig import CONFIG, publish
 from tests.app.tools.serve.memory_rig import HERE, RECORD, published, row, settings
