@@ -456,6 +456,13 @@ def stages(figures: Figures) -> list[str]:
     return table(["CPU µs a record", *spent], [*rows, total])
 
 
+def dated_stages(figures: Figures) -> list[str]:
+    """The stages, under the run that measured them."""
+    told = next((told for name, told in figures.items() if name.startswith("stage.")), None)
+    run = [] if told is None else [f"{told.date}, commit {told.commit}, `{told.command}`.", ""]
+    return [*run, *stages(figures)]
+
+
 def peers(figures: Figures) -> Iterator[list[str]]:
     """The product and its peers: what they trained, how fast, and how well after the same records."""
 
@@ -571,7 +578,7 @@ def text(figures: Figures) -> str:
     if "machine.bench" in figures:
         rates = table(["case", "records/s", "CPU µs a record"], cases(figures))
         written += ["### Rates of the cases", "", ran(figures["machine.bench"]), "", *rates, ""]
-        written += ["### Where the CPU goes", "", *stages(figures), ""]
+        written += ["### Where the CPU goes", "", *dated_stages(figures), ""]
     if found := [name for name in OF_THE_PAGE if name in figures]:
         run = figures[found[0]]
         written += ["### The page", "", f"{run.date}, commit {run.commit}, `{run.command}`.", ""]

@@ -8,7 +8,7 @@ it is: a later version may have written it, or the disk may answer again. What c
 it can be. Nothing waits for it: a slow or full disk stops neither the training nor a loop.
 
 The file is a line with the form and its version, a line with the SHA-256 of the rest, and NumPy's compressed arrays:
-2 MB at most. It holds numbers and the words of events, and no values of records.
+2 MB at most. It holds numbers and events, and no records; an event may name a median, or the value of a slice.
 """
 
 import hashlib

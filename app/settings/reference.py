@@ -39,8 +39,8 @@ checkpoints: {path: ./checkpoints}
 - **Environment.** `MILLRACE_` and the setting's name with `__` between its parts: `MILLRACE_TRAINING__BATCH_SIZE=2048`.
   A list is comma separated or JSON (`MILLRACE_KAFKA__BOOTSTRAP_SERVERS=a:9092,b:9092`), a mapping is JSON, `null`
   unsets. A variable replaces all that it names. Names are read in lower case; set names with capitals in the file.
-  `MILLRACE_TRAINING_BATCH_SIZE`, with one underscore, is refused, and a variable that names no setting is ignored with
-  a warning.
+  `MILLRACE_TRAINING_BATCH_SIZE`, with one underscore, is refused, and so is a variable with `__` that names no setting.
+  Any other `MILLRACE_...` is ignored, with a warning unless it is known, as Kubernetes' `MILLRACE_PORT` is.
 - **Units.** Durations (`500ms`, `60s`, `10m`, `1h`, `7d`) and sizes (`256MiB`, `1GB`) carry their unit; a bare number
   is an error.
 - **YAML 1.2.** `NO` is text, `1.0e6` a number, dates and times are text. A key that stands twice is an error. Anchors,

@@ -315,6 +315,10 @@ CASES: Mapping[str, Case] = {
     "a flood of bad records": Case(
         ("MillraceBadRecords",), {**problem("bad_records"), 'millrace_phase{phase="paused"}': "1x120"}
     ),
+    "no dead letter is taken": Case(
+        ("MillraceDeadLettersWaiting",),
+        {**problem("dead_letters_waiting"), 'millrace_phase{phase="paused"}': "1x120"},
+    ),
     "no label comes": Case(
         ("MillraceLabelsSilent",), {**problem("labels_silent"), 'millrace_phase{phase="paused"}': "1x120"}
     ),

@@ -1,5 +1,6 @@
 """The component that adds servers of predictions: confined as the trainer is, and reached by who says so alone."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,24 @@ def test_its_settings_load_and_agree_with_ports_places_and_the_time_to_end(
     trainer = only(objects, "Service", "millrace")
     assert serve.exports == f"http://{trainer['metadata']['name']}"
     assert trainer["spec"]["ports"][0]["port"] == 80
+
+
+def test_the_export_settings_of_the_page_load_in_every_pod_that_reads_the_config(tmp_path: Path) -> None:
+    page = (K8S.parent / "docs" / "serving.md").read_text()
+    (export,) = re.findall(r"```yaml\n(export: .*)\n```", page.partition("\n### In Kubernetes\n")[2])
+    (tmp_path / "k8s").symlink_to(K8S)
+    (tmp_path / "own").mkdir()
+    components = "components: [../k8s/components/serving, ../k8s/components/archive]\n"
+    (tmp_path / "own" / "kustomization.yaml").write_text(f"namespace: millrace\nresources: [../k8s/base]\n{components}")
+    found = rendered(tmp_path / "own")
+    (tmp_path / "millrace.yaml").write_text(f"{config(found)['millrace.yaml']}\n{export}\n")
+    pods = [one["spec"]["template"]["spec"] for kind in ("StatefulSet", "Deployment") for one in of_kind(found, kind)]
+    readers = [one for pod in pods for one in (*pod.get("initContainers", ()), *pod["containers"])]
+    assert {one["name"] for one in readers} >= {"validate", "millrace", "serving", "archive"}
+    for one in readers:
+        environ = {each["name"]: each["value"] for each in one.get("env", ()) if "value" in each}
+        export_settings = load(tmp_path / "millrace.yaml", environ).settings.export
+        assert (str(export_settings.path), export_settings.every) == ("/var/lib/millrace/exports", 300)
 
 
 def test_clients_reach_the_servers_and_the_servers_the_trainer_and_nobody_else(objects: tuple[Object, ...]) -> None:

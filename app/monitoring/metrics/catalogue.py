@@ -22,8 +22,8 @@ _TRAINER = (
     gauge("alive", "1 if /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
     gauge(
         "ready",
-        "1 if /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, a crash loop, or "
-        "a flood of bad records; /readyz says which.",
+        "1 if /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka or the schema registry "
+        "away, a crash loop, or the learning is held; /readyz says which.",
     ),
     gauge(
         "problem",

@@ -24,7 +24,8 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 - **`model`** is a label of every series: the config's `name`.
 - **Bad** is a value that needs attention; each metric says which. Limits, versions and the like have none.
 - **What is not known yet is absent**: no series stands for a value that is not known.
-- **Counters** count in this process and never go back within it, whatever is rewound. What can go back is a gauge.
+- **Counters** count in this process and do not go back within it, whatever is rewound. A counter that counts since
+  checkpoint number 0 goes back with a rewind, and says so.
 - **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
   `millrace_records_skipped_total` + `millrace_records_filtered_total` + `millrace_records_held` +
   `millrace_records_discarded_total`, in every answer; and over the whole history `millrace_history_settled_offsets` =

@@ -3,7 +3,10 @@
 from millrace.consumers.metric import counter, gauge, histogram
 
 SERVING = (
-    gauge("serve_ready", "1 if /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),
+    gauge(
+        "serve_ready",
+        "1 if /readyz answers 200. 0 is bad: no version is loaded, its memory is too old, or the server is ending.",
+    ),
     gauge(
         "serve_version",
         "The version that answers requests that name no version. Bad: it falls, and is not pinned.",
@@ -69,7 +72,8 @@ SERVING = (
     counter(
         "serve_log_dropped",
         "With serve.log: rows that are not logged, by reason: full (the queue), too_large (the record), unknown (other "
-        "features than the config's), ending (the server). Bad: it grows; GET /v1/models/NAME/served says why.",
+        "features than the config's, or an output that is not one value a row), ending (the server). Bad: it grows; "
+        "GET /v1/models/NAME/served says why.",
         "reason",
     ),
     gauge("serve_log_waiting", "With serve.log: requests and rows that wait to be written. Bad: it grows."),

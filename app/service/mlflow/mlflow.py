@@ -66,7 +66,10 @@ class Mlflow:
         if uri is None:
             return None
         if find_spec("mlflow") is None:
-            raise ConfigError("mlflow.tracking_uri needs its extra: pip install 'millrace[mlflow]'")
+            raise ConfigError(
+                "mlflow.tracking_uri needs its extra; install it from the wheel: "
+                'pip install "$(echo dist/*_$(uname -m).whl)[mlflow]"'
+            )
         return Readiness(f"scores and versions go to {uri}")
 
     def figures(self) -> MlflowFigures:

@@ -73,7 +73,10 @@ class Otlp:
         if options.endpoint is None:
             return None
         if not _installed():
-            raise ConfigError("opentelemetry.endpoint needs its extra: pip install 'millrace[opentelemetry]'")
+            raise ConfigError(
+                "opentelemetry.endpoint needs its extra; install it from the wheel: "
+                'pip install "$(echo dist/*_$(uname -m).whl)[opentelemetry]"'
+            )
         headers, path = _headers(options), options.headers_file
         exposed = None if path is None else exposure(path)
         found = f", with {' and '.join(headers)}" if headers else ""

@@ -76,7 +76,7 @@ class CheckpointSettings(Section):
         None,
         description="Where checkpoints are copied to when they are durable, for when the volume is lost: the URL of a "
         "place in an object store, as s3://bucket/models, or a folder on another volume; one folder per name "
-        "below it. A start whose own folder has no checkpoint resumes from the newest one there. Null: nothing "
+        "below it. A start whose own folder has none as new resumes from the newest one there. Null: nothing "
         "is copied.",
         examples=["s3://bucket/models"],
     )

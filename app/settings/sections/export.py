@@ -69,7 +69,7 @@ class ExportSettings(Section):
         min_length=1,
         description="The formats of a version: a TensorFlow SavedModel; with onnx also `model.onnx`, if all features "
         "are numbers of one shape; and the formats that classes of yours write, each as FILE:CLASS, the file relative "
-        "to this one. onnx needs `pip install 'millrace[onnx]'`.",
+        "to this one. onnx needs the extra `onnx` (docs/install.md).",
         examples=[[SAVED_MODEL, "onnx"], [SAVED_MODEL, "./coreml.py:CoreML"]],
     )
 

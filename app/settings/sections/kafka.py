@@ -135,7 +135,7 @@ class KafkaSettings(Section):
     sasl_mechanism: Mechanism | None = Field(
         None,
         description="The mechanism of the login; needed with SASL_PLAINTEXT and SASL_SSL. AWS_MSK_IAM needs "
-        "`pip install 'millrace[msk]'`, GSSAPI (Kerberos) `pip install 'millrace[kerberos]'`.",
+        "the extra `msk` (docs/install.md), GSSAPI (Kerberos) the extra `kerberos`.",
     )
     sasl_username: str | None = Field(None, min_length=1, description="The user of the login.")
     sasl_password_file: ConfigPath | None = Field(

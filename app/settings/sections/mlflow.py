@@ -17,8 +17,8 @@ class MlflowSettings(Section):
     tracking_uri: Annotated[str, AfterValidator(_url)] | None = Field(
         None,
         description="The MLflow server that gets the live scores by time, and each version in export.path as a version "
-        "of a registered model. It needs `pip install 'millrace[mlflow]'`; the login is in MLflow's own variables, as "
-        "MLFLOW_TRACKING_TOKEN. Null: nothing is sent, and MLflow is not loaded.",
+        "of a registered model. It needs the extra `mlflow` (docs/install.md); the login is in MLflow's own variables, "
+        "as MLFLOW_TRACKING_TOKEN. Null: nothing is sent, and MLflow is not loaded.",
         examples=["http://mlflow:5000"],
     )
     experiment: str = Field(

@@ -17,7 +17,7 @@ class OpenTelemetrySettings(Section):
     endpoint: Annotated[str, AfterValidator(_url)] | None = Field(
         None,
         description="The receiver of metrics and traces, by OTLP over HTTP; /v1/metrics and /v1/traces are added. It "
-        "needs `pip install 'millrace[opentelemetry]'`. Null: nothing is sent, and OpenTelemetry is not loaded.",
+        "needs the extra `opentelemetry` (docs/install.md). Null: nothing is sent, and OpenTelemetry is not loaded.",
         examples=["http://collector:4318"],
     )
     headers_file: ConfigPath | None = Field(

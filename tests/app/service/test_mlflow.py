@@ -116,7 +116,7 @@ def test_without_the_extra_the_start_and_validate_say_what_to_install(
     settings = load(config(tmp_path, "http://mlflow:5000"), {}).settings
     assert [(one.name, one.outcome) for one in sender_checks(settings)] == [("mlflow", "ok")]
     monkeypatch.setattr(mlflow, "find_spec", lambda _name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'millrace\[mlflow\]'"):
+    with pytest.raises(ConfigError, match=r'pip install "\$\(echo dist/\S+ -m\)\.whl\)\[mlflow\]"$'):
         senders_of(lambda: settings, Meter(time.monotonic), Board())
     assert [(one.name, one.outcome) for one in sender_checks(settings)] == [("mlflow", "fail")]
 

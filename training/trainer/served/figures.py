@@ -49,4 +49,4 @@ class ServedFigures(PartFigures):
     read: Annotated[
         int, counter("served_read", "Bad: far above millrace_served_cumulative_records: their records do not come.")
     ]
-    """Predictions of the version that were read from the topic since checkpoint number 0."""
+    """Predictions of the version that were read from the topic since checkpoint number 0; a rewind goes back."""
