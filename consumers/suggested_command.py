@@ -24,3 +24,8 @@ def suggested_command(*words: str) -> str:
     options = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
     config = shlex.quote(_config[0]) if _config else _NOT_GIVEN
     return " ".join(["millrace", *words[:options], "-c", config, *map(shlex.quote, words[options:])])
+
+
+def install_of(extra: str) -> str:
+    """Return the command that installs an extra from the wheel: millrace is on no package index."""
+    return f'pip install "$(echo dist/*_$(uname -m).whl)[{extra}]"'

@@ -11,6 +11,7 @@ from millrace.app.settings.sections.oauth import KafkaOAuthSettings, to_tokens
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.kafka.replaying import NO_HISTORY, History
+from millrace.consumers.suggested_command import install_of
 
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
@@ -26,7 +27,7 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         security["sasl_oauth_token_provider"] = _token_login(kafka.oauth, kafka.aws_region or "")
     if kafka.sasl_mechanism == "GSSAPI":
         if find_spec("gssapi") is None:
-            raise ConfigError("kafka.sasl_mechanism GSSAPI needs Kerberos' library: pip install 'millrace[kerberos]'")
+            raise ConfigError(f"kafka.sasl_mechanism GSSAPI needs Kerberos' library: {install_of('kerberos')}")
         security |= {"sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": kafka.sasl_kerberos_service_name}
     if kafka.security_protocol.endswith("SSL"):
         context = client_context(

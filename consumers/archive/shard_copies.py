@@ -21,7 +21,7 @@ from threading import get_ident
 from millrace.consumers.archive.shard_names import home_of, shard_name
 from millrace.consumers.archive.shards import Shard
 from millrace.consumers.archive.stores import LocalStore
-from millrace.consumers.durable_files import complaint, is_full, write_durably
+from millrace.consumers.durable_files import complaint, is_full, replace_durably, write_durably
 from millrace.consumers.errors import ArchiveDamagedError, ConfigError, MillraceError
 
 _URL = "copies-of"
@@ -39,16 +39,9 @@ class ShardCopies:
         """Raise ConfigError if the folder holds anything else, or cannot be written."""
         self._store = LocalStore(folder)
         self._fetched = list[Shard]()  # on several threads
-        marker = folder / _URL
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not marker.exists() and any(folder.iterdir()):
-                raise ConfigError(f"--cache-shards: {folder} is not empty, and holds no copies of shards; name another")
-            if marker.exists() and (other := marker.read_text()) != url:
-                raise ConfigError(
-                    f"--cache-shards: {folder} holds copies of {other}, not of {url}; name another folder"
-                )
-            marker.write_text(url)
+            _mark(folder, url)
         except OSError as error:
             if isinstance(error, MillraceError):
                 raise
@@ -99,3 +92,20 @@ class ShardCopies:
                     path.unlink()
         names = ((home, name) for home in homes for name in self._store.files(home))
         self._store.remove([key for home, name in names if shard_name(name) and (key := f"{home}/{name}") not in known])
+
+
+def _mark(folder: Path, url: str) -> None:
+    """Write whose copies the folder holds, where that is not written yet; ConfigError where it holds anything else."""
+    marker = folder / _URL
+    # The marker is not there yet while a process writes it, or where one was killed then.
+    others = [path for path in folder.iterdir() if path != marker and not path.name.startswith(f".{_URL}.new-")]
+    # Read after the listing: whoever begins at the same time writes it before the first copy.
+    held = marker.read_text() if marker.exists() else None
+    if held is None and others:
+        raise ConfigError(f"--cache-shards: {folder} is not empty, and holds no copies of shards; name another")
+    if held and held != url:
+        raise ConfigError(f"--cache-shards: {folder} holds copies of {held}, not of {url}; name another folder")
+    if not held:  # an empty one was torn by a kill; each copy is compared with its hash, whatever it is of
+        replace_durably(marker, url.encode())
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"--cache-shards: cannot write to {folder}")

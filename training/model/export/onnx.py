@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.suggested_command import install_of
 from millrace.pipelines.schema import Column, Field
 from millrace.training.errors import ExportRefusedError
 from millrace.training.model.export.answers import SIGNATURE
@@ -45,8 +46,8 @@ class OnnxWriter(ExportWriter):
         """Raise ConfigError if a package is missing."""
         if missing := [name for name in _PACKAGES if find_spec(name) is None]:
             raise ConfigError(
-                f"export.formats: onnx needs packages that are not installed: {', '.join(missing)}; run pip install "
-                "'millrace[onnx]', or write [saved_model]"
+                f"export.formats: onnx needs packages that are not installed: {', '.join(missing)}; run "
+                f"{install_of('onnx')}, or write [saved_model]"
             )
 
     def write(self, model: WritableModel, folder: Path) -> None:
