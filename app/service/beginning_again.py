@@ -22,7 +22,9 @@ class Again:
     """With what a process begins again."""
 
     saved: bool
-    """Whether this process has saved anything: then it is the first time in a row."""
+    """Whether this process has saved anything that it learnt: then it is the first time in a row."""
+    resumes: bool
+    """Whether it has a checkpoint to resume from: then nothing is started over again, number 0 included."""
     suspects: str
     """What the next one has to search before it learns, as JSON."""
     paused: bool
@@ -30,10 +32,7 @@ class Again:
 
 
 def begin_again(again: Again, asked: threading.Event) -> None:
-    """Begin again, each time in a row after a longer pause; return only where a stop was asked for meanwhile.
-
-    What `--start-over` has begun is resumed, as soon as something of it is saved.
-    """
+    """Begin again, each time in a row after a longer pause; return only where a stop was asked for meanwhile."""
     times = 0 if again.saved else times_begun_again()
     pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
     log.info("beginning again to meet the group, after %g s", pause_s)
@@ -44,7 +43,7 @@ def begin_again(again: Again, asked: threading.Event) -> None:
         return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    left_out = {_PAUSED, _START_OVER} if again.saved else {_PAUSED}
+    left_out = {_PAUSED, _START_OVER} if again.resumes else {_PAUSED}
     arguments = [one for one in sys.orig_argv[1:] if one not in left_out]
     command = [sys.executable, *arguments, *([_PAUSED] if again.paused else [])]
     os.execve(sys.executable, command, begun_again(times + 1, again.suspects))  # noqa: S606 - this very program

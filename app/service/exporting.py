@@ -19,12 +19,15 @@ from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import Settings
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.log_limit import LogLimit
+from millrace.consumers.records import Partition
 from millrace.consumers.units import format_duration
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.pins import Pins
+from millrace.training.checkpoints.store import CheckpointStore
+from millrace.training.history.lineage import ledger_of
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 from millrace.training.telemetry.meter import Meter
@@ -92,6 +95,10 @@ class Exporting:
         """Whether exports are made beside the training."""
         return self._run is not None and self._export.every is not None
 
+    @property
+    def _checkpoints(self) -> Folder:
+        return Folder(self._settings.checkpoints.path / self._settings.name)
+
     def figures(self) -> ExportFigures | None:
         """Return how the exports stand; None where no setting names a folder for them."""
         if self._export.path is None:
@@ -124,13 +131,27 @@ class Exporting:
         if not manifest.has_learnt:
             log.info("checkpoint %d is not exported: it has learnt nothing yet", manifest.number)
             return
-        histories = (one for each in ledger.statistics().partitions.values() for one in each.histories)
-        values = {**manifest.scores, **more, RECORDS: float(sum(one.learnt for one in histories))}
+        values = {**manifest.scores, **more}
+        if any(one.name == RECORDS for one in self._export.only_if):
+            learnt = self._learnt(manifest, ledger)
+            if learnt is not None:
+                values[RECORDS] = float(sum(learnt.values()))
         if (staleness := meter.snapshot().freshness_s.get(_STALEST)) is not None:
             values[STALENESS] = staleness
         with self._changed:
             self._newest = _Candidate(manifest.number, values)
             self._changed.notify_all()
+
+    def _learnt(self, manifest: Manifest, ledger: Ledger) -> Mapping[Partition, int] | None:
+        """Return how many records were learnt by partition; None where that cannot be read."""
+        if manifest.positions.keys() <= set(map(str, ledger.positions())):
+            return ledger.learnt()
+        # The chief of a group accounts for a portion of the partitions, and has saved the whole just now.
+        try:
+            return ledger_of(CheckpointStore(self._checkpoints), manifest.number).learnt()
+        except (MillraceError, OSError) as error:
+            log.warning("the records of checkpoint %d cannot be counted: %s", manifest.number, error)
+            return None
 
     def _work(self) -> None:
         while (candidate := self._next()) is not None:
@@ -182,8 +203,7 @@ class Exporting:
     def _pin(self, number: int) -> None:
         """Keep the checkpoint, which may be pruned sooner than a process starts; the export lifts the pin."""
         if self._export.path is not None:
-            name, checkpoints = self._settings.name, self._settings.checkpoints.path
-            Pins(Folder(checkpoints / name)).pin(number, VersionFolder(self._export.path / name).holder)
+            Pins(self._checkpoints).pin(number, VersionFolder(self._export.path / self._settings.name).holder)
 
     def _hold_back(self, number: int, lacking: tuple[str, ...]) -> None:
         """Remember what is missing and since when; report it once, and again when it is something else."""

@@ -78,6 +78,7 @@ class GroupService(Service):
             raise ConfigError("--max-records: this needs scale.workers: 1; a group ends by --until")
 
         self._suspects: list[BlockRaised] = []
+        self._saving: Saving | None = None
 
     def again(self) -> Again | None:
         """Return with what this worker meets the others again, in a new process; None where it ends."""
@@ -93,7 +94,8 @@ class GroupService(Service):
         # What did not come to learning has searched nothing of what it was told.
         told = json.dumps([_facts_of(raised) for raised in found]) if trainer is not None else suspects_told()
         paused = trainer.requests.paused is not None if isinstance(trainer, GroupTrainer) else self.options.paused
-        return Again(saved=saved, suspects=told, paused=paused) if goes_on else None
+        resumes = self._saving is not None and self._saving.last is not None
+        return Again(saved=saved, resumes=resumes, suspects=told, paused=paused) if goes_on else None
 
     def _start(self, opened: ExitStack) -> Running:
         lease = self._take_folder(opened) if self.membership.is_chief else None
@@ -124,6 +126,7 @@ class GroupService(Service):
         saving, guard = None, CrashGuard()
         if lease is not None:
             saving, guard = self._restore(lease, source, dead_letters, learner, live)
+            self._saving = saving
             opened.callback(lambda: guard.close(well=self.error is None))
         else:
             self.phases.enter(Phase.RESTORING)
@@ -176,7 +179,8 @@ class GroupService(Service):
         log.error(
             "the group did not meet within %g s, though all had come: another worker has ended meanwhile", within_s
         )
-        begin_again(Again(saved=False, suspects=suspects_told(), paused=self.options.paused), self._stop_asked)
+        again = Again(saved=False, resumes=False, suspects=suspects_told(), paused=self.options.paused)
+        begin_again(again, self._stop_asked)
         os._exit(0)  # a stop was asked for, and nothing was learnt yet
 
     def _note_missing(self, missing: Sequence[int]) -> None:

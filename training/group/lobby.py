@@ -94,7 +94,7 @@ class _Room:
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:
                 self._accept()
-            else:
+            elif key.fileobj in self._heard:  # not dropped meanwhile, for another of the same member
                 assert isinstance(key.fileobj, socket.socket)
                 self._hear(key.fileobj)
 

@@ -28,7 +28,7 @@ from millrace.consumers.failpoints import failpoint
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Rows
 from millrace.training.checkpoints.manifest import Manifest, SaveReason
-from millrace.training.errors import GroupError, LettersMissingError, PeerLostError, StateNotFiniteError
+from millrace.training.errors import GroupError, LettersMissingError, PassedError, PeerLostError, StateNotFiniteError
 from millrace.training.group.agreement import Agreement, Flag, Order, Step, Word, agree
 from millrace.training.group.exchange import LOST, Row
 from millrace.training.group.meeting import Group
@@ -383,10 +383,13 @@ class GroupTrainer(TrainerThread):
         self._phases.enter(Phase.RESTORING)
         self._own.close()
         self._scores.report()
+        if self._goes_back_first():
+            return  # the streams are open anew; what was created again is found again
         whole = self._state.whole(self._calls, self._known, self._own.recreated)
         if self._saving is not None:
             self._saving.end_running_save()
             self._state.take_whole(whole)
+            self._saving.holds_portion = False
             accounts = self._ledger.statistics().partitions
             for partition, beginning in whole.recreated.items():
                 if (account := accounts[partition]).start == account.position == beginning:
@@ -398,7 +401,11 @@ class GroupTrainer(TrainerThread):
         self._open(weights=False)
 
     def _go_back(self, asked: Asked | None) -> None:
-        """Take over the state of an older checkpoint, which the chief publishes and restores."""
+        """Take over the state of an older checkpoint, which the chief publishes and restores.
+
+        A rewind that cannot be published is answered with its error, and all go on from the newest checkpoint; only a
+        chief whose folder another trainer has taken over ends.
+        """
         self._phases.enter(Phase.RESTORING)
         self._own.close()
         self._scores.forget()
@@ -411,9 +418,13 @@ class GroupTrainer(TrainerThread):
                 manifest = self._saving.publish_rewind(asked.prepared)
             except MillraceError as error:
                 asked.rewind.answer.set_exception(error)
-                raise
-            self._saving.go_to(manifest, asked.prepared.target)
-            announcements.rewound(self._reports.report_event, asked.rewind, manifest)
+                if isinstance(error, PassedError):
+                    raise
+                # The other members have closed their streams, and wait for a state.
+                self._saving.restore_newest(self._saving.newest())
+            else:
+                self._saving.go_to(manifest, asked.prepared.target)
+                announcements.rewound(self._reports.report_event, asked.rewind, manifest)
         self._learning.learnt_to_ms = None
         self._open(weights=True)
         if asked is not None and asked.rewind is not None and manifest is not None:
@@ -427,6 +438,8 @@ class GroupTrainer(TrainerThread):
         `suspects` gives what raised since the checkpoint of the opening.
         """
         self._opening = opening = self._state.spread(self._chiefs_opening(), weights=weights)
+        if self._saving is not None:
+            self._saving.holds_portion = True
         for raised in suspects(opening):
             self._learning.steps.remember(raised, opening)
         self._known = frozenset(partition for mine in opening.deal for partition in mine)

@@ -30,7 +30,7 @@ from millrace.training.checkpoints.policies import SaveContext, SavePolicy
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.commands import Rewind, Save
-from millrace.training.errors import CheckpointError, StateNotFiniteError
+from millrace.training.errors import CheckpointError, NotOneStateError, StateNotFiniteError
 from millrace.training.history.journal_blocks import BlockRecorder
 from millrace.training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
 from millrace.training.history.rewind_target import verified_target
@@ -104,6 +104,8 @@ class Saving(SaveFigures):
         self._parent: int | None = None
         self._saved_step = 0
         self._tried_at = options.clock()
+        self.holds_portion = False
+        """Whether this process accounts for a portion of the partitions only, as a member of a group that learns."""
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -161,8 +163,11 @@ class Saving(SaveFigures):
         """Copy the state and hand it to the writer; while another save is being written, only queue the command.
 
         `whole` has the parts of which this process holds a portion only, where several processes learn one model.
-        Raise StateNotFiniteError if the state holds NaN or infinity; the commands wait for the next save.
+        Raise StateNotFiniteError if the state holds NaN or infinity; the commands wait for the next save. Raise
+        NotOneStateError where a portion would be saved as if it were the whole.
         """
+        if whole is None and self.holds_portion:
+            raise NotOneStateError("this worker accounts for a portion of the partitions only, so nothing is saved")
         self._collect()
         if command is not None:
             self._waiting.append(command)
@@ -211,8 +216,9 @@ class Saving(SaveFigures):
         """Publish the rewind as a checkpoint of its own; from then on a restart resumes from it."""
         # A restart resumes from the greatest number: no save of the present history may come after the rewind.
         self.end_running_save()
-        # Save once more for the commands that wait: they asked for the present history, not for the rewound one.
-        if self._waiting and self._under_way is None:
+        # Save once more for the commands that wait: they asked for the present history, not for the rewound one. Of a
+        # group's the chief holds a portion, and the others have closed their streams.
+        if self._waiting and self._under_way is None and not self.holds_portion:
             try:
                 self.begin(SaveReason.DEMAND)
             except StateNotFiniteError as error:
@@ -263,15 +269,26 @@ class Saving(SaveFigures):
         self._settled_since = False
         failpoint("fallback.after_restore")
 
-    def end_running_save(self) -> None:
-        """Wait for the save that is under way, if any, or cancel it; a failure is logged and reported."""
+    def end_running_save(self) -> bool:
+        """Wait for the save that is under way, if any, or cancel it; a failure is logged and reported.
+
+        Return whether another one can begin: it cannot while the disk hangs.
+        """
         if self._under_way is not None:
             self._writer.cancel_or_settle(self._options.stop_timeout_s)
+            # One that was cancelled publishes nothing, and writes on up to its gate: until then none can begin.
+            wait([self._under_way.future], self._options.stop_timeout_s)
             self._collect()
+        return self._under_way is None
 
     def finish(self, whole: Mapping[str, PartState] | None = None) -> None:
         """Write the last checkpoint and wait until it is durable; CheckpointError if it is not durable in time."""
-        self.end_running_save()
+        if not self.end_running_save():
+            raise CheckpointError(
+                f"the last checkpoint was not begun, as the one before was still being written "
+                f"{self._options.stop_timeout_s:g} s after it was cancelled; a restart resumes from an earlier one: "
+                "give stop.grace more time, or check the disk"
+            )
         if self._settled_since or self._waiting:
             self.begin(SaveReason.STOP, whole=whole)
             under_way = self._under_way
@@ -301,6 +318,7 @@ class Saving(SaveFigures):
         if self._recorder is not None:
             self._recorder.clear()
         self._state.restore(self._state.fitting(manifest.number, parts))
+        self.holds_portion = False
         self._remember(manifest, self._options.clock())
 
     def _request(

@@ -308,8 +308,10 @@ class RewindPlanner:
 
     async def plan(self, request: RewindRequest, snapshot: Snapshot) -> RewindPlan:
         """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
-        settled = snapshot.ledger.partitions
-        positions = {partition: facts.position for partition, facts in settled.items()}
+        # The chief of a group accounts for a portion of the partitions: of the others it knows what was saved.
+        last = None if snapshot.posting is None else snapshot.posting.last_save
+        positions = {} if last is None else {Partition.parse(name): at for name, at in last.manifest.positions.items()}
+        positions |= {partition: facts.position for partition, facts in snapshot.ledger.partitions.items()}
         present = Present(positions=positions, orders=snapshot.ledger.orders)
         plan = await self._reader.plan(request, present)
         # The first offset that Kafka still has of each partition; unknown if Kafka is away, or takes too long.

@@ -15,6 +15,7 @@ from millrace.consumers.records import Partition
 from millrace.training.checkpoints import SaveReason
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.errors import CheckpointError, ProfileBusyError, ProfileError
+from millrace.training.group.one_state import portion
 from millrace.training.history.rewind import RewindPlan, plan_rewind
 from millrace.training.telemetry.phases import Phase
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
@@ -163,6 +164,21 @@ def test_a_rewind_to_offsets_that_are_gone_is_refused_before_anything_stops(api:
     problem = is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)
     assert "offsets 0..6 of clicks:0 are gone by retention" in problem["detail"]
     assert rig.folder.numbers() == [0]
+
+
+def test_a_rewind_of_a_group_is_refused_for_what_is_gone_of_a_partition_of_another_worker(
+    api: Client, rig: Rig
+) -> None:
+    learnt(rig)
+    rig.publish(SaveReason.INTERVAL, 0)
+    rig.post()
+    ledger = rig.service.ledger
+    ledger.restore(portion(ledger.snapshot(), [P1]))  # as the chief does, which leaves clicks:0 to another
+    rig.source.first[P0] = 7
+    plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
+    assert (plan["partitions"]["clicks:0"]["position"], plan["gone"]) == (20, 7)
+    problem = is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)
+    assert "offsets 0..6 of clicks:0 are gone by retention" in problem["detail"]
 
 
 def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) -> None:

@@ -17,7 +17,7 @@ signals.install()
 signals.begin()
 print(os.getpid(), *sys.argv[1:], flush=True)
 if os.environ.get("MILLRACE_TIMES_BEGUN_AGAIN", "0") != "{until}":
-    begin_again(Again(saved={saved}, suspects="[]", paused={paused}), signals.asked)
+    begin_again(Again(saved=False, resumes={resumes}, suspects="[]", paused={paused}), signals.asked)
     print("asked to stop", flush=True)
 """
 ROOT = Path(__file__).parents[3]
@@ -25,18 +25,18 @@ WITHIN_S = 60.0
 
 
 def started(
-    folder: Path, *more: str, saved: bool, until: int, times: int = 0, paused: bool = False
+    folder: Path, *more: str, until: int, resumes: bool = False, times: int = 0, paused: bool = False
 ) -> subprocess.Popen[str]:
     program = folder / "program.py"
-    program.write_text(PROGRAM.format(saved=saved, until=until, paused=paused))
+    program.write_text(PROGRAM.format(resumes=resumes, until=until, paused=paused))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_TIMES_BEGUN_AGAIN": str(times)}
     command = [sys.executable, str(program), "run", "--start-over", "--until", "now", *more]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_was_started_over_and_saved_is_resumed_and_not_started_over_again(tmp_path: Path) -> None:
-    for saved, second in ((True, "run --until now"), (False, "run --start-over --until now")):
-        with started(tmp_path, saved=saved, until=1) as process:
+def test_what_was_started_over_is_resumed_from_number_0_on_and_not_started_over_again(tmp_path: Path) -> None:
+    for resumes, second in ((True, "run --until now"), (False, "run --start-over --until now")):
+        with started(tmp_path, resumes=resumes, until=1) as process:
             said, _ = process.communicate(timeout=WITHIN_S)
         assert said.splitlines() == [f"{process.pid} run --start-over --until now", f"{process.pid} {second}"]
 
@@ -47,13 +47,13 @@ def test_it_comes_up_paused_where_it_was_paused_and_not_where_it_was_only_starte
         (("--paused",), False, ""),
         (("--paused",), True, " --paused"),
     ):
-        with started(tmp_path, *began, saved=False, until=1, paused=paused) as process:
+        with started(tmp_path, *began, until=1, paused=paused) as process:
             said, _ = process.communicate(timeout=WITHIN_S)
         assert said.splitlines()[1] == f"{process.pid} run --start-over --until now{second}"
 
 
 def test_a_stop_in_the_pause_before_it_begins_again_ends_it(tmp_path: Path) -> None:
-    with started(tmp_path, saved=False, until=99, times=6) as process:
+    with started(tmp_path, until=99, times=6) as process:
         assert process.stdout is not None
         process.stdout.readline()
         began = time.monotonic()

@@ -24,7 +24,7 @@ from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.telemetry.events import Events
 from millrace.training.telemetry.meter import Meter
-from tests.app.checkpoint_history import folder_in, publish_history
+from tests.app.checkpoint_history import P0, folder_in, publish_history
 from tests.app.conftest import FIVE_LINES, LoadText
 from tests.conftest import WaitFor
 
@@ -122,6 +122,21 @@ def test_a_gate_may_ask_for_a_score_on_the_golden_set(
         thread.durable(replace(made_at(manifest, 3, 0.25), golden=scores), Ledger(), Meter(time.monotonic))
         wait_for(lambda: (found := thread.figures()) is not None and found.made == 1, timeout=10)
     assert runs.asked == [3]
+
+
+def test_a_gate_counts_the_records_of_a_checkpoint_where_the_chief_of_a_group_accounts_for_some_of_them(
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    runs, settings = Exports(), load_text(FIVE_LINES + EXPORT.replace("records >= 0", "records >= 28")).settings
+    saved = CheckpointStore(folder_in(tmp_path)).manifest(2)  # of 18 and 10 records
+    chiefs = Ledger()
+    chiefs.join(P0, 0)
+    with exporting(settings, runs, Events()) as thread:
+        thread.durable(replace(saved, number=99, metrics={"accuracy": 0.75}), chiefs, Meter(time.monotonic))
+        wait_for(partial(held_for, thread, "records is not known yet, and has to be >= 28"), timeout=10)
+        thread.durable(replace(saved, metrics={"accuracy": 0.75}), chiefs, Meter(time.monotonic))
+        wait_for(lambda: (found := thread.figures()) is not None and found.made == 1, timeout=10)
+    assert runs.asked == [2]
 
 
 def test_an_export_that_fails_is_an_event_and_the_next_is_made(

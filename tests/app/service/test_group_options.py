@@ -1,6 +1,8 @@
 """What the service makes of the settings and options of a group."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from millrace.app.service.service import RunOptions
 from millrace.app.settings import Loaded, load
 from millrace.consumers.errors import ConfigError
 from millrace.pipelines.stream.feed import FeedOptions
+from millrace.training.errors import PeerLostError
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = """\
@@ -39,3 +42,13 @@ def test_late_blocks_are_filled_for_as_long_as_a_group_waits_for_them(loaded: Lo
 def test_a_number_of_records_is_refused_in_a_group_with_the_way_out(loaded: Loaded) -> None:
     with pytest.raises(ConfigError, match=r"--max-records: this needs scale.workers: 1; a group ends by --until"):
         GroupService(loaded, RunOptions(max_records=5))
+
+
+def test_a_chief_resumes_from_number_0_and_counts_it_for_no_progress(loaded: Loaded) -> None:
+    for last, resumes in ((None, False), (SimpleNamespace(), True)):
+        service = GroupService(loaded, RunOptions(start_over=True))
+        saving: Any = SimpleNamespace(last=last)
+        service._saving, service.error = saving, PeerLostError("a worker is gone")
+        again = service.again()
+        assert again is not None
+        assert (again.resumes, again.saved) == (resumes, False)

@@ -4,12 +4,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
 from millrace.app.tools.local_broker.broker import free_port
-from millrace.training.group.lobby import wait_for_all
+from millrace.training.group.lobby import _Room, wait_for_all
 from millrace.training.group.membership import Membership
 
 WITHIN_S = 20.0
@@ -115,6 +115,29 @@ def test_a_stranger_at_the_port_is_nobody(said: bytes) -> None:
                 assert stranger.recv(1) == b""
         assert chief.missing == (1,)
         assert all(one.end() for one in (make(1), chief))
+
+
+def test_a_member_that_comes_again_as_its_connection_before_ends_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        room = _Room(listener, workers=3)
+        opened.callback(room.close)
+        before, now = (opened.enter_context(socket.create_connection(listener.getsockname(), 5)) for _ in range(2))
+        for _ in range(2):
+            room.look(WITHIN_S)
+        before.sendall(b"millrace member 1\n")
+        room.look(WITHIN_S)
+        assert room.missing() == (2,)
+        # Both are in one look, the newer one first: the older one is dropped before it is heard.
+        served = {connection.getpeername(): connection for connection in room._heard}
+        selected = [(room._selector.get_key(served[one.getsockname()]), 1) for one in (now, before)]
+        now.sendall(b"millrace member 1\n")
+        before.close()
+        monkeypatch.setattr(room._selector, "select", lambda _seconds: selected)
+        room.look(0.1)
+        assert room.missing() == (2,)
 
 
 def test_a_stop_ends_the_wait_of_the_chief_and_of_a_worker() -> None:

@@ -1,17 +1,22 @@
 """Saves beside commands: a save belongs to the history in which it was asked for, and keeps where partitions joined."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from millrace.training.checkpoints.manifest import SaveReason
 from millrace.training.commands import Rewind, Save
+from millrace.training.errors import CheckpointError, NotOneStateError
+from millrace.training.group.one_state import portion
 from millrace.training.telemetry.phases import Phase
 from tests.training.conftest import FEATURES
-from tests.training.trainer_rig import P0, P1, SHARE, Topic, running
+from tests.training.trainer_rig import P0, P1, SHARE, RigOptions, Run, Topic, running
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,6 +52,70 @@ def test_a_save_that_waits_during_a_rewind_is_of_what_was_learnt_before_it(
         assert _answer(waiting).parent == _answer(first).number
         assert _answer(rewound).parent == 0
         assert _answer(rewound).number > _answer(waiting).number
+
+
+@contextmanager
+def idle(root: Path, **options: Any) -> Iterator[Run]:
+    """Bring the state of a trainer up to number 0, whose thread does not run: the test does what it would do."""
+    run = Run(root, Topic(P0, P1), RigOptions(**options))
+    try:
+        run.saving.begin_or_restore(lambda: {P0: 0, P1: 0}, start_over=False)
+        yield run
+        run.saving._writer.close(20)
+    finally:
+        run.leave()
+
+
+@pytest.mark.row(31)
+def test_what_the_chief_of_a_group_accounts_for_is_never_saved_as_the_whole(tmp_path: Path) -> None:
+    disk = threading.Event()
+
+    def before_manifest(order: Any) -> None:
+        assert order.parent is None or disk.wait(20)
+
+    with idle(tmp_path, before_manifest=before_manifest) as run:
+        whole = {"ledger": run.ledger.snapshot()}
+        run.ledger.restore(portion(run.ledger.snapshot(), [P0]))
+        run.saving.holds_portion = True
+        with pytest.raises(NotOneStateError, match="a portion of the partitions only, so nothing is saved"):
+            run.saving.begin(SaveReason.DEMAND)
+        running, waiting = Save(), Save()
+        for command in (running, waiting):
+            run.saving.begin(SaveReason.DEMAND, command, whole)
+        prepared = run.saving.prepare_rewind(Rewind(to=0))
+        disk.set()
+        rewound = run.saving.publish_rewind(prepared)
+        assert _answer(running.answer).number == 1
+        with pytest.raises(CheckpointError, match="a later rewind has cancelled the save"):
+            _answer(waiting.answer)
+        assert rewound.number == 2
+        assert {len(run.store.manifest(number).positions) for number in (1, 2)} == {2}
+
+
+def test_a_last_save_follows_one_that_was_too_slow_and_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+
+    def before_manifest(order: Any) -> None:
+        assert order.parent is None or disk.wait(20)
+
+    with idle(tmp_path, before_manifest=before_manifest) as run:
+        writer, slow = run.saving._writer, Save()
+        cancel_or_settle = writer.cancel_or_settle
+
+        def cancel_at_once(_deadline_s: float) -> None:
+            cancel_or_settle(0.0)
+            threading.Timer(0.05, disk.set).start()
+
+        run.saving.begin(SaveReason.DEMAND, slow)
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "cancel_or_settle", cancel_at_once)
+            run.saving.finish()
+        with pytest.raises(CheckpointError, match="cancelled by a later command"):
+            _answer(slow.answer)
+        assert run.saving.last is not None
+        assert (run.saving.last.manifest.reason, run.store.newest()) == ("stop", run.saving.last.manifest)
 
 
 def test_where_a_partition_joined_survives_a_stop_without_a_settled_record(tmp_path: Path) -> None:

@@ -109,12 +109,13 @@ def test_a_text_with_a_zone_is_read_as_datetime_reads_it(at: datetime, zone: tim
     st.sampled_from(ZONES),
 )
 @example(datetime(2026, 10, 25, 2, 30), "Europe/Berlin")  # twice
+@example(datetime(2026, 10, 25, 2, 30, fold=1), "Europe/Berlin")
 @example(datetime(2026, 3, 29, 2, 30), "Europe/Berlin")  # never
 @example(datetime(2026, 4, 5, 1, 45), "Australia/Lord_Howe")  # half an hour
 @example(datetime(1972, 1, 7, 0, 20, 11), "Africa/Monrovia")  # 44 minutes and 30 seconds
 @example(datetime(1960, 1, 1, 0, 0, 1), "Africa/Monrovia")
 def test_a_text_without_a_zone_is_read_as_zoneinfo_reads_it(at: datetime, zone: str) -> None:
-    expected = floored(at.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC))
+    expected = floored(at.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(UTC))  # a text does not say the second
     form = TimeFormat(unit="iso8601", zone=zone)
     assert read([at.isoformat()], form) == [expected]
     assert read([at.isoformat(), "x", "2026-11-22T10:00:00Z"], form) == [expected, None, 1795341600000]
