@@ -11,7 +11,7 @@ from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
 from millrace.training.checkpoints.store import CheckpointStore
-from millrace.training.errors import MissingCheckpointError
+from millrace.training.errors import CorruptError, MissingCheckpointError
 from millrace.training.model.learner import Learner
 from millrace.training.model.weights.initial_weights import WeightTable, match, take_over
 from millrace.training.model.weights.weight_files import FoundWeights, read_file
@@ -52,8 +52,13 @@ def log_ignored(settings: Settings, manifest: Manifest) -> None:
 
 def checkpoint_weights(store: CheckpointStore, number: int, what: str) -> FoundWeights:
     """Return the weights of a checkpoint, verified as they are read."""
-    arrays = store.load(number, only={PART})[PART].arrays
-    raw = (store.folder.checkpoint(number) / FILE_NAME).read_bytes()
+    try:
+        arrays = store.load(number, only={PART})[PART].arrays
+        raw = (store.folder.checkpoint(number) / FILE_NAME).read_bytes()
+    except (CorruptError, FileNotFoundError):
+        if number in store.folder.numbers():
+            raise
+        raise MissingCheckpointError(f"{what} was pruned while it was read: name a newer one") from None
     return FoundWeights(what=what, sha256=hashlib.sha256(raw).hexdigest(), arrays=arrays)
 
 

@@ -210,20 +210,26 @@ class Pretraining:
             callbacks.on_train_batch_end(batches - 1, {"loss": totals.mean_loss})
         seconds = time.monotonic() - began
         self._steps += batches
+        set_aside, left_out = self._set_aside(), self._refusals.by_setting()
+        if not totals.rows:
+            raise StepError(_nothing_learnt(number, set_aside, left_out))
         figures = self._figures(totals)
         if self._validation is not None:
             figures |= self._validated(number, callbacks)
         callbacks.on_epoch_end(number - 1, dict(figures))
-        found = self._refusals.by_reason()
         return Epoch(
             number=number,
             figures=figures,
             learnt=totals.rows,
             seconds=seconds,
             visited=visits.ended(self._refusals.of),
-            set_aside=found | ({Reason.UPDATE_NOT_FINITE: len(self._not_finite)} if self._not_finite else {}),
-            left_out=self._refusals.by_setting(),
+            set_aside=set_aside,
+            left_out=left_out,
         )
+
+    def _set_aside(self) -> Mapping[Reason, int]:
+        found = self._refusals.by_reason()
+        return found | ({Reason.UPDATE_NOT_FINITE: len(self._not_finite)} if self._not_finite else {})
 
     def _learn(self, rows: Rows, number: int, totals: ScoreTotals) -> int:
         """Learn a block; return how many rows it has taught. Rows whose update is not finite are set aside."""
@@ -233,10 +239,10 @@ class Pretraining:
             result = again(named)
             search = CulpritSearch(again, lambda: self._learner.rows_of(self._learner.probe()))
             for index in np.flatnonzero(~result.finite).tolist():
-                batch = batch_of(named, index)
+                batch, before = batch_of(named, index), len(search.found)
                 search.search(batch)
                 present = int(np.count_nonzero(batch.offsets.numpy() >= 0))
-                if 2 * len(search.found) > present:
+                if 2 * (len(search.found) - before) > present:
                     raise StepError(
                         f"epoch {number}, after {totals.rows:,} rows: the loss is not finite for most records of a "
                         "batch; lower the learning rate, scale the features in the model, or refuse such records by "
@@ -256,6 +262,11 @@ class Pretraining:
         assert self._validation is not None
         callbacks.on_test_begin()
         totals = self._evaluation(self._named(self._validation.epoch(0), "validation"))
+        if not totals.rows:
+            raise StepError(
+                f"epoch {number}: none of the validation rows could be used, so the model cannot be judged: compare "
+                "them with records.*, validate on another share, or on none by --validation 0; nothing was saved"
+            )
         figures = {f"{VALIDATION}{name}": value for name, value in self._figures(totals).items()}
         if not self._evaluation.has_loss:
             del figures[f"{VALIDATION}loss"]
@@ -285,9 +296,23 @@ class Pretraining:
         if options.patience is None or name is None:
             return False
         value = epoch.figures[name]
-        if not best.state or (value > best.value if higher else value < best.value):
+        better = value > best.value if higher else value < best.value
+        # A value that is NaN is better than none, and worse than any other.
+        if not best.state or better or (math.isnan(best.value) and not math.isnan(value)):
             state = {part.name: part.snapshot() for part in self._learner.parts}
             for former in best.state.values():
                 former.release()
             best.number, best.value, best.state = epoch.number, value, state
         return epoch.number - best.number >= options.patience
+
+
+def _nothing_learnt(number: int, set_aside: Mapping[Reason, int], left_out: Mapping[str, int]) -> str:
+    """Say what became of the rows of an epoch that has learnt none."""
+    became = [
+        *(f"{count:,} set aside as {reason}" for reason, count in set_aside.items()),
+        *(f"{count:,} left out by {setting}" for setting, count in left_out.items()),
+    ]
+    return (
+        f"epoch {number}: no row was learnt ({', '.join(became) or 'there was none'}): compare the records with "
+        "records.*, or train on others; nothing was saved"
+    )

@@ -4,13 +4,14 @@ Holds the folder of the new name while it works; only reads the old one, whose t
 thread. Imports TensorFlow.
 
 1. The checkpoint of the old model is read and verified; the new name has none. 2. The new model is built and proven as
-a start does. 3. Weights are matched by their place, and what the optimizers know is kept where it fits. 4. Positions:
-those of the checkpoint, with its whole ledger; for a replay, an empty ledger at the offsets that Kafka gives. 5. All
-of it is published as checkpoint 0. Until then there is nothing: a fork that was killed is given again.
+a start does. 3. Weights are matched by their place, what the optimizers know is kept where it fits, and classes that
+have appeared keep their numbers. 4. Positions: those of the checkpoint, with its whole ledger; for a replay, an empty
+ledger at the offsets that Kafka gives. 5. All of it is published as checkpoint 0. Until then there is nothing: a fork
+that was killed is given again.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +30,13 @@ from millrace.consumers.kafka.positions import Start
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping import LEFT_OUT_BY_SHAPING
+from millrace.pipelines.shaping.appearing import NAME as CLASSES
+from millrace.pipelines.shaping.appearing import AppearingClasses
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest
+from millrace.training.checkpoints.parts import PartState
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.errors import CorruptError
@@ -160,6 +165,7 @@ def _publish(
     if offsets is None:
         saving.progress.restore(origin.part(_PROGRESS))
         _keep_rows(settings, origin, states)
+    _keep_classes(settings, origin, states)  # (3)
     manifest = saving.begin_or_restore(lambda: offsets or {}, start_over=False)  # (5)
     saving.finish()
     return manifest
@@ -178,7 +184,7 @@ def _go_on(
     return {}
 
 
-def _keep_rows(settings: Settings, origin: ForkOrigin, states: Any) -> None:
+def _keep_rows(settings: Settings, origin: ForkOrigin, states: Sequence[Shaper]) -> None:
     """Take over what is remembered of the records before the position, where rows are made as they were."""
     then, now = origin.part(HYPERPARAMETERS).facts, hyperparameter_options(settings).settings
     made = (*(f"{name}." for name in sorted(LEFT_OUT_BY_SHAPING)), "records.")
@@ -187,8 +193,47 @@ def _keep_rows(settings: Settings, origin: ForkOrigin, states: Any) -> None:
     }:
         return
     for one in states:
-        part = origin.part(one.name)
-        try:
-            one.load(part.arrays, part.facts)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CorruptError(f"{origin.name}@{origin.number}: its {one.name} cannot be read; fork another") from error
+        if one.name != CLASSES:
+            _load(origin, one, origin.part(one.name))
+
+
+def _keep_classes(settings: Settings, origin: ForkOrigin, states: Sequence[Shaper]) -> None:
+    """Take over the numbers of classes that have appeared, whatever else is new: the weights are for these numbers.
+
+    ConfigError where more have appeared than there may be now.
+    """
+    then, now = origin.part(HYPERPARAMETERS).facts, hyperparameter_options(settings).settings
+    of, part = _texts_of(then.get("records.label")), origin.part(CLASSES)
+    by_field = {field: name for name, field in of.items()}
+    former = {
+        name: name if of.get(name) == field else by_field[field]
+        for name, field in _texts_of(now.get("records.label")).items()
+        if field in by_field
+    }
+    known = part.facts.get("labels", {})
+    labels = {name: known[other] for name, other in former.items() if other in known}
+    for one in states:
+        if isinstance(one, AppearingClasses):
+            _load(origin, one, PartState(facts={"labels": labels}))
+            for name, found in one.figures().items():
+                if found.known > found.most:
+                    raise ConfigError(
+                        f"{one.setting}: {found.most} for {name}, and {found.known} have appeared in "
+                        f"{origin.name}@{origin.number}; write that or more"
+                    )
+
+
+def _texts_of(label: Any) -> Mapping[str, str]:
+    """Return the field whose texts become classes, by the name of the label, of what is recorded of the labels."""
+    if not isinstance(label, Mapping):
+        return {}
+    labels = {label["field"]: label} if isinstance(label.get("classes"), int) else label
+    numbered = {name: one for name, one in labels.items() if isinstance(one, Mapping) and one.get("classes")}
+    return {name: one.get("field") or name for name, one in numbered.items()}
+
+
+def _load(origin: ForkOrigin, state: Shaper, part: PartState) -> None:
+    try:
+        state.load(part.arrays, part.facts)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CorruptError(f"{origin.name}@{origin.number}: its {state.name} cannot be read; fork another") from error

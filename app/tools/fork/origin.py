@@ -79,7 +79,10 @@ def find_origin(settings: Settings, name: str, number: int | None) -> ForkOrigin
         number = newest.number
     checkpoint = store.load_verified(number)
     made = checkpoint.manifest.provenance
-    digest = hashlib.sha256((folder.checkpoint(number) / FILE_NAME).read_bytes()).hexdigest()
+    try:
+        digest = hashlib.sha256((folder.checkpoint(number) / FILE_NAME).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise MissingCheckpointError(f"{name}@{number} was pruned while it was read: fork a newer one") from None
     topics, ours = made.get("topics", []), settings.kafka.topics
     if set(topics) != set(ours):
         raise ConfigError(

@@ -5,6 +5,7 @@ it before the last step leaves no checkpoint: (1) the lock, (2) no checkpoint is
 and its proof, (5) the epochs, (6) checkpoint 0, as durable as any.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -297,7 +298,8 @@ def _provenance(
         "twice": best.visited.twice,
         **({"damaged": {file.name: file.rows for file in training.damaged}} if training.damaged else {}),
         "set_aside": {str(reason): count for reason, count in best.set_aside.items()},
-        "figures": {name: round(value, 6) for name, value in best.figures.items()},
+        # A metric of the user's may be NaN, which no JSON holds.
+        "figures": {name: round(value, 6) for name, value in best.figures.items() if math.isfinite(value)},
     }
 
 

@@ -250,8 +250,12 @@ def class_field(schema: Schema, options: BalanceSettings) -> tuple[Field, bool]:
         if found is None:
             raise ConfigError(f"balance.by: {options.by} is neither a label nor a feature, and how: resample needs one")
         field = found
-    if field.shape not in {(), (1,), (len(options.classes),)}:
+    one_hot = field.shape == (len(options.classes),) and field.dtype != "string"
+    if field.shape not in {(), (1,)} and not one_hot:
         raise ConfigError(f"balance.by: {options.by} has the shape {field.shape}, and a class is one value a record")
+    # As `class_weights` has it: a place in the vector is a class.
+    if one_hot and [*map(number_of, options.classes)] != [*range(len(options.classes))]:
+        raise ConfigError(f"balance.target: the labels are one-hot: name the classes 0 to {len(options.classes) - 1}")
     unlike = [one for one in options.classes if math.isinf(number_of(one))]
     if field.dtype != "string" and unlike:
         raise ConfigError(f"balance.target: {field.name} holds numbers, and {unlike[0]!r} is none")

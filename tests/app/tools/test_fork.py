@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from contextlib import chdir
 from pathlib import Path
@@ -13,15 +14,18 @@ from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
 from millrace.app.service.checkpoint_policies import save_policy
+from millrace.app.service.first_weights import checkpoint_weights
 from millrace.app.service.model_setup import build_learner, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import load
 from millrace.app.tools.fork import fork as fork_module
+from millrace.app.tools.fork.origin import find_origin
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.failpoints import NAMES
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
+from millrace.training.errors import MissingCheckpointError
 from millrace.training.ledger.interventions import Interventions, Skip
 from millrace.training.ledger.ledger import Ledger
 from millrace.training.trainer.saving import Saving, SavingOptions
@@ -227,6 +231,97 @@ def test_what_cannot_be_forked_is_refused_in_a_line_and_leaves_nothing(
         raise result.exception
     assert "\n" not in str(result.exception)
     assert store_of(learnt, "new").newest() is None
+
+
+KNOWN = ["cat", "dog", "owl"]
+
+
+def with_classes(folder: Path, name: str, label: dict[str, Any], rule: str = "") -> Path:
+    """Write the config of a model whose classes appear."""
+    path = config(folder, name=name)
+    text = path.read_text().replace("label: {y: float32}", f"label: {json.dumps(label)}")
+    path.write_text(text.replace("shape: [2]}", f"shape: [2]{rule}}}"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model that has numbered three classes."""
+    folder = tmp_path_factory.mktemp("numbered")
+    loaded = load(with_classes(folder, "pets", {"field": "kind", "classes": 4}))
+    settings, states = loaded.settings, loaded.settings.shapers()
+    states[0].load({}, {"labels": {"kind": KNOWN}})
+    learner = build_learner(settings)
+    lease = FolderLease.acquire(Folder(settings.checkpoints.path / "pets"), "a test")
+    store = CheckpointStore(lease.folder, lease)
+    options = SavingOptions(
+        policy=save_policy(settings),
+        provenance=provenance_of(loaded, "a-cluster"),
+        hyperparameters=hyperparameter_options(settings),
+        clock=time.monotonic,
+        shapers=states,
+    )
+    saving = Saving(store, CheckpointWriter(store), learner, Ledger(), live_metrics_of(learner, settings), options)
+    saving.begin_or_restore(lambda: {P0: 0}, start_over=False)
+    saving.finish()
+    lease.release()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "rule", "more", "expected"),
+    [
+        ("on", {"field": "kind", "classes": 4}, "", (), {"kind": KNOWN}),
+        ("ruled", {"field": "kind", "classes": 8}, ", min: 0", (), {"kind": KNOWN}),
+        ("again", {"field": "kind", "classes": 4}, "", ("--from", "earliest"), {"kind": KNOWN}),
+        ("named", {"animal": {"field": "kind", "classes": 4}}, "", (), {"animal": KNOWN}),
+        ("others", {"field": "shop", "classes": 4}, "", (), {"shop": []}),
+    ],
+)
+def test_classes_keep_their_numbers_whatever_else_is_new_while_the_label_is_the_same(
+    numbered: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    label: dict[str, Any],
+    rule: str,
+    more: tuple[str, ...],
+    expected: dict[str, list[str]],
+) -> None:
+    monkeypatch.setattr(fork_module, "KafkaSource", lambda *_: Kafka({P0: 0}))
+    fork(numbered, "pets@0", name, "-c", str(with_classes(numbered, name, label, rule)), *more)
+    assert store_of(numbered, name).load(0)["classes"].facts == {"labels": expected}
+
+
+def test_fewer_classes_than_have_appeared_are_refused(numbered: Path) -> None:
+    path = with_classes(numbered, "fewer", {"field": "kind", "classes": 2})
+    result = CliRunner().invoke(application, ["fork", "pets@0", "--as", "fewer", "-c", str(path)])
+    assert "records.label.classes: 2 for kind, and 3 have appeared in pets@0" in str(result.exception)
+    assert store_of(numbered, "fewer").newest() is None
+
+
+def test_a_checkpoint_that_its_trainer_prunes_meanwhile_is_missing(
+    learnt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(learnt / "checkpoints", tmp_path / "checkpoints")
+    settings, store = load(config(tmp_path, name="late")).settings, store_of(tmp_path, "clicks")
+    load_verified, load_parts = CheckpointStore.load_verified, CheckpointStore.load
+
+    def verified(self: CheckpointStore, number: int) -> Any:
+        found = load_verified(self, number)
+        shutil.rmtree(self.folder.checkpoint(number))
+        return found
+
+    def loaded(self: CheckpointStore, number: int, only: Any) -> Any:
+        found = load_parts(self, number, only=only)
+        shutil.rmtree(self.folder.checkpoint(number))
+        return found
+
+    monkeypatch.setattr(CheckpointStore, "load_verified", verified)
+    monkeypatch.setattr(CheckpointStore, "load", loaded)
+    with pytest.raises(MissingCheckpointError, match="clicks@1 was pruned while it was read"):
+        find_origin(settings, "clicks", 1)
+    with pytest.raises(MissingCheckpointError, match="clicks@0 was pruned while it was read"):
+        checkpoint_weights(store, 0, "clicks@0")
 
 
 def test_a_name_that_has_checkpoints_is_not_forked_onto(learnt: Path) -> None:

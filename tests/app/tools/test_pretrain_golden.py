@@ -40,6 +40,12 @@ def build_model():
     model.compile("sgd", "mse", metrics=["mae"])
     return model
 """
+NEVER = """class Never(keras.metrics.MeanSquaredError):
+    def result(self):
+        return super().result() * float("nan")
+
+
+"""
 SHARDS = ((0, 200), (200, 300), (300, 500))
 
 
@@ -80,3 +86,17 @@ def test_a_pretraining_validates_on_the_golden_set_and_learns_none_of_it(tmp_pat
     assert golden is not None
     assert golden.rows == result.manifest.provenance["pretrained"]["validation_rows"] == 100
     assert golden.values == {name: pytest.approx(epoch.figures[f"val_{name}"]) for name in ("loss", "mae")}
+
+
+def test_a_figure_that_is_nan_is_left_out_of_the_manifest_and_loses_nothing(tmp_path: Path) -> None:
+    model = MODEL.replace('["mae"]', '["mae", Never(name="never")]').replace(
+        "def build_model", f"{NEVER}def build_model"
+    )
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "clicks.yaml").write_text(json.dumps({key: CONFIG[key] for key in CONFIG if key != "golden"}))
+    values = [json.dumps({"x": at / 500, "y": at / 250}).encode() for at in range(100)]
+    records.shard_of(tmp_path / "archive", [replace(records.chunk(0, 100), values=values)])
+    source = from_archive(tmp_path / "archive", ["clicks"])
+    result = pretrain(load(tmp_path / "clicks.yaml", {}), source, PretrainOptions(validation=0.0), Told())
+    assert "never" in result.pretrained.epochs[0].figures
+    assert result.manifest.provenance["pretrained"]["figures"].keys() == {"loss", "mae"}

@@ -71,3 +71,29 @@ def test_a_folder_that_holds_anything_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "archive" / "clicks").touch()
     with pytest.raises(ConfigError, match="is not empty, and holds no copies of shards"):
         ShardCopies(tmp_path / "archive", "s3://one/clicks")
+
+
+def test_a_folder_is_marked_once_and_a_start_that_was_killed_meanwhile_breaks_nothing(tmp_path: Path) -> None:
+    url, marker = "s3://one/clicks", tmp_path / "copies-of"
+    tmp_path.joinpath(".copies-of.new-7").touch()  # of a process that was killed before it had its name
+    ShardCopies(tmp_path, url)
+    assert marker.read_text() == url
+    written = marker.stat()
+    ShardCopies(tmp_path, url)
+    assert (marker.stat().st_ino, marker.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    (tmp_path / "clicks").mkdir()
+    marker.write_text("")
+    ShardCopies(tmp_path, url)
+    assert marker.read_text() == url
+
+
+def test_a_folder_that_another_process_has_just_begun_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(folder: Path) -> list[Path]:
+        """List a copy of another process that had marked the folder by then."""
+        (folder / "copies-of").write_text("s3://one/clicks")
+        return [folder / "clicks"]
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    ShardCopies(tmp_path, "s3://one/clicks")

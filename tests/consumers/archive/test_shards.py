@@ -112,6 +112,17 @@ def test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none(point: str,
     assert sorted(shard.store.files("clicks/0")) == sorted([shard.name, facts_name(shard.name)])
 
 
+def test_a_json_file_that_never_got_its_name_is_removed_and_nothing_else_is(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path, [chunk(0, 12)])
+    folder = file_of(shard).parent
+    torn = folder / f".{facts_name(shard.name)}.new-1234"
+    for path in (torn, folder / ".notes.json.new-1", folder / f".{shard.name}.new-1"):
+        path.touch()
+    assert remove_leftovers(tmp_path) == 1
+    assert not torn.exists()
+    assert [*listing(tmp_path)] == [shard]
+
+
 @pytest.mark.row(32)
 def test_a_full_disk_is_waited_out_and_the_shard_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[OSError] = []

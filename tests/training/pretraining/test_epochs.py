@@ -118,6 +118,48 @@ def test_a_record_whose_update_is_not_finite_is_set_aside_by_name(learner_of: Ma
     assert np.isfinite(epoch.figures["loss"])
 
 
+def test_a_few_such_records_in_each_batch_of_a_block_end_nothing(learner_of: MakeLearner) -> None:
+    scattered = block(K)
+    for row in range(0, ROWS, 4):
+        scattered = with_feature(scattered, row, float("nan"))
+    (epoch,) = train(learner_of(), Blocks(scattered), epochs=1).epochs
+    assert epoch.set_aside == {Reason.UPDATE_NOT_FINITE: 9}, "as many as most of a batch, and a quarter of each"
+    assert epoch.learnt == ROWS - 9
+
+
+def test_an_epoch_that_learns_nothing_says_what_became_of_its_rows(learner_of: MakeLearner) -> None:
+    refusals, shards = Refusals(), [CountedShard(name="a", path="a", rows=9, end=9)]
+    refusals.note(0, [(row, Reason.MISSING) for row in range(2)])
+    refusals.leave_out(0, range(9), [(row, "golden") for row in range(2, 9)])
+    loop = Pretraining(learner_of(), shards, Blocks(), None, refusals, PretrainingOptions())
+    with pytest.raises(
+        StepError, match=r"no row was learnt \(2 set aside as missing, 7 left out by golden\)"
+    ) as raised:
+        loop.run(Silent())
+    assert "\n" not in str(raised.value)
+
+
+def test_a_validation_without_a_row_that_can_be_used_says_so(learner_of: MakeLearner) -> None:
+    with pytest.raises(StepError, match="none of the validation rows could be used") as raised:
+        train(learner_of(), Blocks(block(K)), Blocks(block(K, rows=0)), epochs=1)
+    assert "learning rate" not in str(raised.value)
+
+
+def test_an_epoch_whose_watched_figure_is_nan_is_worse_than_any_other(learner_of: MakeLearner) -> None:
+    values = [float("nan"), 0.5, float("nan"), 0.4]
+
+    class Judged(Pretraining):
+        """Stands in for a metric that is NaN in some epochs."""
+
+        def _validated(self, number: int, callbacks: Any) -> dict[str, float]:
+            return {"val_accuracy": values[number - 1]}
+
+    options = PretrainingOptions(epochs=9, patience=2, watch=("val_accuracy",), higher_is_better=(True,))
+    shards = [CountedShard(name="a", path="a", rows=ROWS, end=ROWS)]
+    made = Judged(learner_of(), shards, Blocks(block(K)), Blocks(), Refusals(), options).run(Silent())
+    assert (len(made.epochs), made.best) == (4, 2)
+
+
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_it_in_one_line(fresh_learner_of: MakeLearner) -> None:
     learner = fresh_learner_of(lambda: mlp(keras.layers.Lambda(lambda x: x * float("inf"))))
