@@ -19,7 +19,6 @@ from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import Settings
 from millrace.consumers.errors import MillraceError
 from millrace.consumers.log_limit import LogLimit
-from millrace.consumers.records import Partition
 from millrace.consumers.units import format_duration
 from millrace.training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
@@ -28,7 +27,6 @@ from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.checkpoints.pins import Pins
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.history.lineage import ledger_of
-from millrace.training.ledger.ledger import Ledger
 from millrace.training.telemetry.events import EventKind, ReportEvent, Severity
 from millrace.training.telemetry.meter import Meter
 
@@ -122,10 +120,8 @@ class Exporting:
             self._thread.join(_STOP_S)
         self._announcing.stop()
 
-    def durable(
-        self, manifest: Manifest, ledger: Ledger, meter: Meter, more: Mapping[str, float] = MappingProxyType({})
-    ) -> None:
-        """Take the newest durable checkpoint, if it has learnt anything, and what is known now; never waits."""
+    def durable(self, manifest: Manifest, meter: Meter, more: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Take the newest durable checkpoint, if it has learnt anything, and what is known now; waits for no export."""
         if not self.works:
             return
         if not manifest.has_learnt:
@@ -133,25 +129,17 @@ class Exporting:
             return
         values = {**manifest.scores, **more}
         if any(one.name == RECORDS for one in self._export.only_if):
-            learnt = self._learnt(manifest, ledger)
-            if learnt is not None:
+            # By what was saved: the chief of a group accounts for a portion, and who rewinds for what was learnt since.
+            try:
+                learnt = ledger_of(CheckpointStore(self._checkpoints), manifest.number).learnt()
                 values[RECORDS] = float(sum(learnt.values()))
+            except (MillraceError, OSError) as error:
+                log.warning("the records of checkpoint %d cannot be counted: %s", manifest.number, error)
         if (staleness := meter.snapshot().freshness_s.get(_STALEST)) is not None:
             values[STALENESS] = staleness
         with self._changed:
             self._newest = _Candidate(manifest.number, values)
             self._changed.notify_all()
-
-    def _learnt(self, manifest: Manifest, ledger: Ledger) -> Mapping[Partition, int] | None:
-        """Return how many records were learnt by partition; None where that cannot be read."""
-        if manifest.positions.keys() <= set(map(str, ledger.positions())):
-            return ledger.learnt()
-        # The chief of a group accounts for a portion of the partitions, and has saved the whole just now.
-        try:
-            return ledger_of(CheckpointStore(self._checkpoints), manifest.number).learnt()
-        except (MillraceError, OSError) as error:
-            log.warning("the records of checkpoint %d cannot be counted: %s", manifest.number, error)
-            return None
 
     def _work(self) -> None:
         while (candidate := self._next()) is not None:

@@ -2,12 +2,15 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from millrace.app.service.carried_classes import PARTS, carry_classes
 from millrace.app.settings import Settings
 from millrace.app.settings.sections.model import InitialWeights
 from millrace.consumers.errors import ConfigError, MillraceError
+from millrace.pipelines.shaping.appearing import AppearingClasses
+from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.manifest import FILE_NAME, Manifest
 from millrace.training.checkpoints.store import CheckpointStore
@@ -31,13 +34,18 @@ def weight_table(settings: Settings, source: InitialWeights, learner: Learner) -
         raise ConfigError(f"{_SETTING}: {error}") from error
 
 
-def take_initial_weights(settings: Settings, learner: Learner) -> Mapping[str, Any]:
-    """Give a model its first weights, where the settings name some; return what the provenance says of it."""
+def take_initial_weights(settings: Settings, learner: Learner, shapers: Sequence[Shaper] = ()) -> Mapping[str, Any]:
+    """Give a model its first weights, where the settings name some; return what the provenance says of it.
+
+    Of a checkpoint it takes the numbers of classes that have appeared, too: the weights are for these numbers.
+    """
     source = settings.model.initial_weights
     if source is None:
         return {}
     table = weight_table(settings, source, learner)
     take_over(learner.model, table)
+    if any(isinstance(one, AppearingClasses) for one in shapers) and (at := _checkpoint_of(settings, source)):
+        carry_classes(settings, shapers, at.store.load(at.number, only=PARTS), at.what)
     log.info("initial weights from %s", table.summary())
     for line in table.lines():
         log.info("initial weights: %s", line)
@@ -62,7 +70,25 @@ def checkpoint_weights(store: CheckpointStore, number: int, what: str) -> FoundW
     return FoundWeights(what=what, sha256=hashlib.sha256(raw).hexdigest(), arrays=arrays)
 
 
+class _NamedCheckpoint(NamedTuple):
+    """Where weights are."""
+
+    store: CheckpointStore
+    number: int
+    what: str
+    """What messages call it."""
+
+
 def _found(settings: Settings, source: InitialWeights) -> FoundWeights:
+    at = _checkpoint_of(settings, source)
+    if at is not None:
+        return checkpoint_weights(*at)
+    assert source.path is not None, "it is a checkpoint or a file"
+    return read_file(source.path)
+
+
+def _checkpoint_of(settings: Settings, source: InitialWeights) -> _NamedCheckpoint | None:
+    """Return the checkpoint that is named; None for a file."""
     if source.path is None:
         store = CheckpointStore(Folder(settings.checkpoints.path / source.name))
         number = source.number
@@ -71,7 +97,7 @@ def _found(settings: Settings, source: InitialWeights) -> FoundWeights:
             if newest is None:
                 raise MissingCheckpointError(f"{store.folder.root} holds no checkpoint: name another model")
             number = newest.number
-        return checkpoint_weights(store, number, f"{source.name}@{number}")
+        return _NamedCheckpoint(store, number, f"{source.name}@{number}")
     if source.path.is_dir():
         path = source.path
         folder = Folder(path.parents[1]) if path.name.isascii() and path.name.isdecimal() else None
@@ -79,5 +105,5 @@ def _found(settings: Settings, source: InitialWeights) -> FoundWeights:
             raise ConfigError(
                 f"{path} is no folder of a checkpoint; they are called as in clicks/checkpoints/0000000037"
             )
-        return checkpoint_weights(CheckpointStore(folder), int(path.name), str(path))
-    return read_file(source.path)
+        return _NamedCheckpoint(CheckpointStore(folder), int(path.name), str(path))
+    return None

@@ -423,7 +423,7 @@ class Service:
                 shapers=self.shapers,
                 watchers=self.watchers,
                 golden=scoring(self.golden),
-                prepare=partial(take_initial_weights, self.settings, learner),
+                prepare=partial(take_initial_weights, self.settings, learner, self.shapers),
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
@@ -503,7 +503,7 @@ class Service:
         if self.golden is not None:
             self.golden.durable(manifest)
         scores = {name: score for one in self.watchers for name, score in one.scores().items()}
-        self.exporting.durable(manifest, self.ledger, self.meter, scores)
+        self.exporting.durable(manifest, self.meter, scores)
         if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")

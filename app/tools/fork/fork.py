@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from millrace.app.service.carried_classes import carry_classes
 from millrace.app.service.checkpoint_policies import remove_some, save_policy, store_options
 from millrace.app.service.kept_sample import RecordSamples
 from millrace.app.service.model_setup import build_learner, live_metrics_of, prove
@@ -30,13 +31,10 @@ from millrace.consumers.kafka.positions import Start
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.records import Partition
 from millrace.pipelines.shaping import LEFT_OUT_BY_SHAPING
-from millrace.pipelines.shaping.appearing import NAME as CLASSES
-from millrace.pipelines.shaping.appearing import AppearingClasses
 from millrace.pipelines.shaping.shaper import Shaper
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.lease import FolderLease
 from millrace.training.checkpoints.manifest import Manifest
-from millrace.training.checkpoints.parts import PartState
 from millrace.training.checkpoints.store import CheckpointStore
 from millrace.training.checkpoints.writer import CheckpointWriter
 from millrace.training.errors import CorruptError
@@ -165,7 +163,7 @@ def _publish(
     if offsets is None:
         saving.progress.restore(origin.part(_PROGRESS))
         _keep_rows(settings, origin, states)
-    _keep_classes(settings, origin, states)  # (3)
+    carry_classes(settings, states, origin.checkpoint.parts, f"{origin.name}@{origin.number}")  # (3)
     manifest = saving.begin_or_restore(lambda: offsets or {}, start_over=False)  # (5)
     saving.finish()
     return manifest
@@ -193,47 +191,8 @@ def _keep_rows(settings: Settings, origin: ForkOrigin, states: Sequence[Shaper])
     }:
         return
     for one in states:
-        if one.name != CLASSES:
-            _load(origin, one, origin.part(one.name))
-
-
-def _keep_classes(settings: Settings, origin: ForkOrigin, states: Sequence[Shaper]) -> None:
-    """Take over the numbers of classes that have appeared, whatever else is new: the weights are for these numbers.
-
-    ConfigError where more have appeared than there may be now.
-    """
-    then, now = origin.part(HYPERPARAMETERS).facts, hyperparameter_options(settings).settings
-    of, part = _texts_of(then.get("records.label")), origin.part(CLASSES)
-    by_field = {field: name for name, field in of.items()}
-    former = {
-        name: name if of.get(name) == field else by_field[field]
-        for name, field in _texts_of(now.get("records.label")).items()
-        if field in by_field
-    }
-    known = part.facts.get("labels", {})
-    labels = {name: known[other] for name, other in former.items() if other in known}
-    for one in states:
-        if isinstance(one, AppearingClasses):
-            _load(origin, one, PartState(facts={"labels": labels}))
-            for name, found in one.figures().items():
-                if found.known > found.most:
-                    raise ConfigError(
-                        f"{one.setting}: {found.most} for {name}, and {found.known} have appeared in "
-                        f"{origin.name}@{origin.number}; write that or more"
-                    )
-
-
-def _texts_of(label: Any) -> Mapping[str, str]:
-    """Return the field whose texts become classes, by the name of the label, of what is recorded of the labels."""
-    if not isinstance(label, Mapping):
-        return {}
-    labels = {label["field"]: label} if isinstance(label.get("classes"), int) else label
-    numbered = {name: one for name, one in labels.items() if isinstance(one, Mapping) and one.get("classes")}
-    return {name: one.get("field") or name for name, one in numbered.items()}
-
-
-def _load(origin: ForkOrigin, state: Shaper, part: PartState) -> None:
-    try:
-        state.load(part.arrays, part.facts)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CorruptError(f"{origin.name}@{origin.number}: its {state.name} cannot be read; fork another") from error
+        part = origin.part(one.name)
+        try:
+            one.load(part.arrays, part.facts)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CorruptError(f"{origin.name}@{origin.number}: its {one.name} cannot be read; fork another") from error

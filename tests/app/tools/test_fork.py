@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from millrace.app.cli.command_list import application
 from millrace.app.service.checkpoint_policies import save_policy
-from millrace.app.service.first_weights import checkpoint_weights
+from millrace.app.service.first_weights import checkpoint_weights, take_initial_weights
 from millrace.app.service.model_setup import build_learner, live_metrics_of
 from millrace.app.service.provenance import hyperparameter_options, provenance_of
 from millrace.app.settings import load
@@ -28,6 +29,7 @@ from millrace.training.checkpoints import CheckpointStore, CheckpointWriter, Fol
 from millrace.training.errors import MissingCheckpointError
 from millrace.training.ledger.interventions import Interventions, Skip
 from millrace.training.ledger.ledger import Ledger
+from millrace.training.model.learner import Learner
 from millrace.training.trainer.saving import Saving, SavingOptions
 from tests.faults.harness.fork_server import run_forked
 
@@ -68,23 +70,32 @@ def config(folder: Path, *, name: str = "clicks", topic: str = "clicks", kafka: 
     return path
 
 
-@pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a model that has learnt three blocks, and has a range to skip ahead of it."""
-    folder = tmp_path_factory.mktemp("learnt")
-    loaded = load(config(folder))
-    settings = loaded.settings
+def begun(path: Path, classes: Mapping[str, list[str]] | None = None) -> tuple[Saving, Learner, Ledger, FolderLease]:
+    """Return what saves a model that begins, with these classes if they are given."""
+    loaded = load(path)
+    settings, states = loaded.settings, loaded.settings.shapers()
+    for one in states if classes is not None else ():
+        one.load({}, {"labels": classes})
     learner, ledger = build_learner(settings), Ledger()
-    lease = FolderLease.acquire(Folder(settings.checkpoints.path / "clicks"), "a test")
+    lease = FolderLease.acquire(Folder(settings.checkpoints.path / settings.name), "a test")
     store = CheckpointStore(lease.folder, lease)
     options = SavingOptions(
         policy=save_policy(settings),
         provenance=provenance_of(loaded, "a-cluster"),
         hyperparameters=hyperparameter_options(settings),
         clock=time.monotonic,
+        shapers=states,
     )
     saving = Saving(store, CheckpointWriter(store), learner, ledger, live_metrics_of(learner, settings), options)
     saving.begin_or_restore(lambda: {P0: 0}, start_over=False)
+    return saving, learner, ledger, lease
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model that has learnt three blocks, and has a range to skip ahead of it."""
+    folder = tmp_path_factory.mktemp("learnt")
+    saving, learner, ledger, lease = begun(config(folder))
     ledger.begin_incarnation()
     learner.witness.lay([P0])
     for call in range(CALLS):
@@ -248,21 +259,7 @@ def with_classes(folder: Path, name: str, label: dict[str, Any], rule: str = "")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a model that has numbered three classes."""
     folder = tmp_path_factory.mktemp("numbered")
-    loaded = load(with_classes(folder, "pets", {"field": "kind", "classes": 4}))
-    settings, states = loaded.settings, loaded.settings.shapers()
-    states[0].load({}, {"labels": {"kind": KNOWN}})
-    learner = build_learner(settings)
-    lease = FolderLease.acquire(Folder(settings.checkpoints.path / "pets"), "a test")
-    store = CheckpointStore(lease.folder, lease)
-    options = SavingOptions(
-        policy=save_policy(settings),
-        provenance=provenance_of(loaded, "a-cluster"),
-        hyperparameters=hyperparameter_options(settings),
-        clock=time.monotonic,
-        shapers=states,
-    )
-    saving = Saving(store, CheckpointWriter(store), learner, Ledger(), live_metrics_of(learner, settings), options)
-    saving.begin_or_restore(lambda: {P0: 0}, start_over=False)
+    saving, _, _, lease = begun(with_classes(folder, "pets", {"field": "kind", "classes": 4}), {"kind": KNOWN})
     saving.finish()
     lease.release()
     return folder
@@ -290,6 +287,25 @@ def test_classes_keep_their_numbers_whatever_else_is_new_while_the_label_is_the_
     monkeypatch.setattr(fork_module, "KafkaSource", lambda *_: Kafka({P0: 0}))
     fork(numbered, "pets@0", name, "-c", str(with_classes(numbered, name, label, rule)), *more)
     assert store_of(numbered, name).load(0)["classes"].facts == {"labels": expected}
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ({"field": "kind", "classes": 4}, {"kind": KNOWN}),
+        ({"animal": {"field": "kind", "classes": 8}}, {"animal": KNOWN}),
+        ({"field": "shop", "classes": 4}, {"shop": []}),
+    ],
+)
+def test_initial_weights_bring_the_numbers_of_classes_that_they_were_learnt_for(
+    numbered: Path, label: dict[str, Any], expected: dict[str, list[str]]
+) -> None:
+    path = with_classes(numbered, "copied", label)
+    path.write_text(path.read_text().replace("{build:", "{initial_weights: pets@0, build:"))
+    settings = load(path).settings
+    states, learner = settings.shapers(), build_learner(settings)
+    assert take_initial_weights(settings, learner, states)["initial_weights"]["source"] == "pets@0"
+    assert [one.saved()[1] for one in states] == [{"labels": expected}]
 
 
 def test_fewer_classes_than_have_appeared_are_refused(numbered: Path) -> None:
