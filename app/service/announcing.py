@@ -64,9 +64,9 @@ class Announcing:
         self._writer: WriteRecord | None = None
         self._thread: threading.Thread | None = None
         self.waiting: int | None = None if self._topic is None else 0
-        """How many versions are not announced yet, without those left out; None where no topic is set."""
-        self._left_out: set[int] = set()
-        """The versions that cannot be read. They hold up no other, and do not wait."""
+        """How many versions that can be read are not announced yet; None where no topic is set."""
+        self._unreadable: set[int] = set()
+        """The versions that the log has named as left out."""
         self.failure: str | None = None
         """Why; None where nothing fails."""
 
@@ -114,23 +114,19 @@ class Announcing:
     def _announce(self, writer: WriteRecord, topic: str, folder: VersionFolder) -> None:
         there, done = folder.numbers(), announced_versions(folder.root, topic)
         pending = [number for number in there if number not in done]
-        self._left_out &= {*pending}
-        self.waiting = len(pending) - len(self._left_out)
+        readable = dict[int, ExportManifest]()
         for number in pending:
+            try:
+                readable[number] = folder.manifest(number)
+            except (CorruptError, MissingExportError, NewerFormatError) as error:
+                # Pruned meanwhile, or damaged: it holds up no other. Each look reads it again, as it may be repaired.
+                if number not in self._unreadable:
+                    log.warning("export.announce: version %d is left out: %s", number, error)
+        self._unreadable = {*pending} - readable.keys()
+        self.waiting = len(readable)
+        for number, manifest in readable.items():
             if self._stopped.is_set():
                 return
-            try:
-                manifest = folder.manifest(number)
-            except (CorruptError, MissingExportError, NewerFormatError) as error:
-                # Pruned meanwhile, or damaged. Each look reads it again, as it may be repaired.
-                if number not in self._left_out:
-                    self._left_out.add(number)
-                    self.waiting -= 1
-                    log.warning("export.announce: version %d is left out: %s", number, error)
-                continue
-            if number in self._left_out:
-                self._left_out.remove(number)
-                self.waiting += 1
             value = json.dumps(announcement(manifest, folder)).encode()
             writer.write(self._settings.name.encode(), value, _WRITE_S)
             failpoint("announce.before_note")

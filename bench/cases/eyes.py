@@ -17,7 +17,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,7 +39,6 @@ from millrace.training.model.call import compiled_call
 from millrace.training.model.learner import Learner, LearnerOptions
 from millrace.training.model.setup.strategy import DeviceOptions
 from millrace.training.telemetry.calibration.calibration import Calibration
-from millrace.training.telemetry.group_report import CHIEF
 from millrace.training.telemetry.watcher import Call, Watcher
 from millrace.training.trainer.inputs.input_watch import Inputs
 from millrace.training.trainer.metric_guesses import plan_of
@@ -149,55 +149,45 @@ def learnt(
     return time.process_time() - began, own
 
 
-class Told:
-    """The exchange of a member: keeps what it sends, or hands the chief what another has sent."""
+class Exchange:
+    """What a member sends, and what reaches the chief of it; both have seen the same, so they agree at once."""
 
-    def __init__(self, sent: bytes = b"") -> None:
-        self.sent, self.of_others = b"", sent
+    def __init__(self, of_others: bytes = b"") -> None:
+        self.sent, self._of_others = b"", of_others
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Agree at once: both members have seen the same."""
         return [mine, mine]
 
     def collect(self, mine: bytes) -> list[bytes]:
-        """Send, or give the chief what is there."""
         self.sent = mine
-        return [b"", self.of_others] if self.of_others else []
+        return [b"", self._of_others] if self._of_others else []
 
 
-def in_group(chunks: Sequence[Chunk], records: RecordsSettings, learner: Learner, rounds: int) -> dict[str, float]:
+def report_of(watchers: Sequence[Watcher], exchange: Exchange, *, is_chief: bool) -> float:
+    """Make the report of one member; return the seconds of CPU that it took."""
+    group: Any = SimpleNamespace(exchange=exchange, membership=SimpleNamespace(is_chief=is_chief))
+    together, began = WatchedTogether(group, watchers), time.process_time()
+    together.report()
+    return time.process_time() - began
+
+
+def exchanged(chunks: Sequence[Chunk], records: RecordsSettings, learner: Learner, rounds: int) -> dict[str, float]:
     """Return what it costs that the chief takes in what another member has seen of these records, with slices."""
-    told, gathering, taking = Told(), list[float](), list[float]()
-    watchers = [watchers_of(learner, records, "eyes", in_group=True) for _ in range(2)]
-    for turn in range(rounds + 1):
-        for index, own in ((1, watchers[1]), (0, watchers[0])):
-            learnt(chunks, to_decoder(records), learner, own)
-            told = Told(told.sent) if index == CHIEF else Told()
-            together = WatchedTogether(Member(told, Place(index == CHIEF)), own)  # type: ignore[arg-type]
-            began = time.process_time()
-            together.report()
-            if turn:
-                (taking if index == CHIEF else gathering).append(time.process_time() - began)
-    sent = told.of_others
+    chiefs, others = (watchers_of(learner, records, "eyes", in_group=True) for _ in range(2))
+    gathering, taking, sent = list[float](), list[float](), b""
+    for _ in range(rounds + 1):
+        for watchers in (chiefs, others):
+            learnt(chunks, to_decoder(records), learner, watchers)
+        of_member = Exchange()
+        gathering.append(report_of(others, of_member, is_chief=False))
+        sent = of_member.sent
+        taking.append(report_of(chiefs, Exchange(sent), is_chief=True))
     a_second = RATE * 1000 / sum(map(len, chunks))
     return {
         "sent_bytes": round(len(sent) * a_second),
-        "gather_ms": round(statistics.median(gathering) * 1000 * a_second, 2),
-        "take_ms": round(statistics.median(taking) * 1000 * a_second, 2),
+        "gather_ms": round(statistics.median(gathering[1:]) * 1000 * a_second, 2),
+        "take_ms": round(statistics.median(taking[1:]) * 1000 * a_second, 2),
     }
-
-
-class Place(NamedTuple):
-    """Who it is."""
-
-    is_chief: bool
-
-
-class Member(NamedTuple):
-    """What a member knows of its group."""
-
-    exchange: Told
-    membership: Place
 
 
 def main() -> None:
@@ -231,7 +221,7 @@ def main() -> None:
                 for way in WAYS[1:]
             },
             "in_watchers": {way: round(statistics.median(shares[way]), 4) for way in WAYS[1:]},
-            "in_group": in_group(chunks, settings["eyes"], learners["eyes"], given.rounds),
+            "in_group": exchanged(chunks, settings["eyes"], learners["eyes"], given.rounds),
         }
     of_plain = [(form, way, one["of_plain"][way]) for form, one in found.items() for way in WAYS[1:]]
     report(

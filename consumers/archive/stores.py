@@ -125,12 +125,18 @@ class LocalStore:
 
     def _entries(self, key: str) -> list["os.DirEntry[str]"]:
         try:
-            with os.scandir(self.folder / key) as found:
-                return list(found)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            return entries_of(self.folder / key)
         except OSError as error:
             raise ConfigError(f"archive.path: {self.folder / key} cannot be read: {error.strerror}") from error
+
+
+def entries_of(folder: Path) -> list["os.DirEntry[str]"]:
+    """Return what is in a folder; nothing where there is none."""
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 class LocalDraft:

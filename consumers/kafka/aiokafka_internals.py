@@ -449,14 +449,18 @@ _SINCE_MAGIC = 2
 """Older formats have another checksum."""
 
 
+def _end_of_batch(raw: bytes, at: int) -> int:
+    """Return where the batch ends that begins here."""
+    return at + _BEHIND_LENGTH + int.from_bytes(raw[at + _LENGTH_AT : at + _BEHIND_LENGTH], "big")
+
+
 def bytes_of_batch(raw: bytes, base_offset: int) -> bytes:
     """Return the bytes of a response's batch, which begins at an offset."""
     at = 0
-    while True:
-        end = at + _BEHIND_LENGTH + int.from_bytes(raw[at + _LENGTH_AT : at + _BEHIND_LENGTH], "big")
-        if int.from_bytes(raw[at : at + _LENGTH_AT], "big") == base_offset:
-            return raw[at:end]
-        at = end
+    while int.from_bytes(raw[at : at + _LENGTH_AT], "big") != base_offset:
+        at = _end_of_batch(raw, at)
+        assert at < len(raw), "the batch is of this response"
+    return raw[at : _end_of_batch(raw, at)]
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # to mypy aiokafka's classes are Any
@@ -483,7 +487,7 @@ class BatchChecksums:
         """Return whether the next batch, which is this one, is what was written. Asked once for each."""
         raw, at = self._raw, self._at
         if raw is not None:
-            self._at = end = at + _BEHIND_LENGTH + int.from_bytes(raw[at + _LENGTH_AT : at + _BEHIND_LENGTH], "big")
+            self._at = end = _end_of_batch(raw, at)
             written = int.from_bytes(raw[at + _CRC_AT : at + _COVERED_AT], "big")
             if raw[at + _MAGIC_AT] >= _SINCE_MAGIC and google_crc32c.value(raw[at + _COVERED_AT : end]) == written:
                 return True

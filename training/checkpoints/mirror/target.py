@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from millrace.consumers.archive.stores import LocalStore
+from millrace.consumers.archive.stores import LocalStore, entries_of
 from millrace.consumers.durable_files import FileFacts, replace_durably, sync_folder, write_durably
 
 SETTING = "checkpoints.mirror"
@@ -92,11 +92,7 @@ class FolderTarget(LocalStore):
 
     def _entries(self, key: str) -> list["os.DirEntry[str]"]:
         # An archive's folder that cannot be read is an error in archive.path; a mirror may be away.
-        try:
-            with os.scandir(self.folder / key) as found:
-                return list(found)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return entries_of(self.folder / key)
 
     def _made(self, key: str) -> Path:
         path = self.folder / key
