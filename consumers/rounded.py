@@ -30,7 +30,7 @@ def rounded_age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def listed(names: Sequence[str], most: int, between: str = ", ", of: str = "") -> str:
+def cut_list(names: Sequence[str], most: int, between: str = ", ", of: str = "") -> str:
     """Write so many of the names, and how many more there are, as in `a, b and 3 more`; `of` says of what."""
     more = f" and {len(names) - most} more{of and f' {of}'}" if len(names) > most else ""
     return between.join(names[:most]) + more

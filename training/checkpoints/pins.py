@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 
 from millrace.consumers.durable_files import replace_durably, sync_folder
 from millrace.consumers.errors import ConfigError
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.consumers.suggested_command import suggested_command
 from millrace.training.checkpoints.files import read_only, unwritable
 from millrace.training.checkpoints.folder import Folder
@@ -150,7 +150,7 @@ def named(pins: Sequence[Pin]) -> str:
     """Return pinned checkpoints with their holders, as in `3 (by ann), 17 (by export)`; at most five."""
     numbers = sorted({pin.number for pin in pins})
     words = [f"{number} (by {', '.join(pin.by for pin in pins if pin.number == number)})" for number in numbers]
-    return listed(words, 5)
+    return cut_list(words, 5)
 
 
 def _digest(by: str) -> str:

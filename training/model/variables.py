@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.errors import OtherModelError, UncapturedStateError
 from millrace.training.model.setup.keras_internals import layers_of
@@ -208,7 +208,7 @@ def differences(variables: Mapping[str, Any], arrays: Mapping[str, Array], optio
         wanted, there = tuple(variables[key].shape), tuple(arrays[key].shape)
         if wanted != there:
             found.append(f"{key} is {list(wanted)} here and {list(there)} there")
-    return listed(sorted(found), 6, "; ")
+    return cut_list(sorted(found), 6, "; ")
 
 
 def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: bool) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.consumers.suggested_command import suggested_command
 from millrace.pipelines.stream.blocks import BlockFacts, Delivery, Span, Suspect
 from millrace.pipelines.stream.dataset import PreprocessError
@@ -315,4 +315,4 @@ def _suspects(spans: Sequence[Span], *, beyond: int = 0) -> tuple[Suspect, ...]:
 
 def _listed(spans: Sequence[Span]) -> str:
     found = [f"{span.partition} {span.start} to {span.end - 1}" for span in spans if span.learnt]
-    return listed(found, _SHOWN, of="partitions")
+    return cut_list(found, _SHOWN, of="partitions")

@@ -48,10 +48,10 @@ class Posting(PartFigures):
     """Saves of this process that failed."""
     save_error: str | None
     """Why the newest save failed; None after a save that succeeded."""
+    letters_missing: bool = False
+    """Whether the newest save failed because dead letters were not acknowledged in time."""
     learnt_to_ms: int | None
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
-    letters_missing: bool = False
-    """Whether it failed because dead letters were not acknowledged in time."""
     changes: tuple[Change, ...] = ()
     """The hyperparameters that differed from the checkpoint at the last restore."""
     figures: Mapping[str, Reported] = field(default_factory=dict)

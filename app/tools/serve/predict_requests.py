@@ -32,6 +32,7 @@ from millrace.app.tools.serve.json_tensors import (
 )
 from millrace.app.tools.serve.memory.sequence_inputs import ROWS, SequenceInputs
 from millrace.app.tools.serve.record_inputs import MARKED_BYTES, RECORDS, RecordInputs, marked
+from millrace.consumers.rounded import cut_list
 
 COLUMNS = "inputs"
 MARKS = (f'"{RECORDS}"'.encode(), b"\\u", b"\0")
@@ -287,5 +288,4 @@ def _other_features(
 
 
 def _listed(features: Mapping[str, TensorFacts]) -> str:
-    names = sorted(features)
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return cut_list(sorted(features), _SHOWN)

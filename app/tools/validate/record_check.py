@@ -16,7 +16,7 @@ from millrace.consumers.errors import ConfigError, MillraceError
 from millrace.consumers.kafka.source import KafkaSource
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Chunk
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.pipelines.formats.conformance import findings
 from millrace.pipelines.gates.flood import PauseAboveSettings
 from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused, decode_chunk
@@ -164,7 +164,7 @@ def _listed(verdicts: Counter[Verdict], looked_at: int) -> str:
         f"{count} {reason.value} ({_share(count, looked_at)}{'' if field is None else f', field {field!r}'})"
         for (reason, field), count in verdicts.most_common()
     ]
-    return listed(shown, _SHOWN, of="kinds")
+    return cut_list(shown, _SHOWN, of="kinds")
 
 
 def _sample(source: KafkaSource, first: Positions, end: Positions) -> Iterator[Chunk]:

@@ -166,9 +166,7 @@ def test_a_rewind_to_offsets_that_are_gone_is_refused_before_anything_stops(api:
     assert rig.folder.numbers() == [0]
 
 
-def test_a_rewind_of_a_group_is_refused_for_what_is_gone_of_a_partition_of_another_worker(
-    api: Client, rig: Rig
-) -> None:
+def test_a_rewind_of_a_group_is_refused_for_what_is_gone_at_another_worker(api: Client, rig: Rig) -> None:
     learnt(rig)
     rig.publish(SaveReason.INTERVAL, 0)
     rig.post()

@@ -34,7 +34,7 @@ def started(
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_was_started_over_is_resumed_from_number_0_on_and_not_started_over_again(tmp_path: Path) -> None:
+def test_what_was_started_over_is_resumed_from_number_0_on(tmp_path: Path) -> None:
     for resumes, second in ((True, "run --until now"), (False, "run --start-over --until now")):
         with started(tmp_path, resumes=resumes, until=1) as process:
             said, _ = process.communicate(timeout=WITHIN_S)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.training.checkpoints.parts import Array
 from millrace.training.errors import OtherModelError
 from millrace.training.model.setup.mixture import members_of, of_mixture
@@ -68,10 +68,10 @@ class WeightTable:
         """Give what is not simply kept, a line each, and what to look at."""
         for word, names in (("grown", [*self.grown]), ("new", self.new), ("dropped", self.dropped)):
             if names:
-                yield f"{word}: {listed([*names], _SHOWN)}"
+                yield f"{word}: {cut_list([*names], _SHOWN)}"
         if self.by_order:
             yield (
-                f"matched by their order alone: {listed(self.by_order, _SHOWN)}; name these layers, before a layer "
+                f"matched by their order alone: {cut_list(self.by_order, _SHOWN)}; name these layers, before a layer "
                 "more or less moves them"
             )
 
@@ -95,8 +95,8 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
     if not pairs:
         raise OtherModelError(
             f"none of the {len(arrays)} variables of {found.what} is one of the model: there they are "
-            f"{listed([*arrays], _SHOWN)}, and here {listed([*variables], _SHOWN)}; name the layers as there, or name "
-            "the right file"
+            f"{cut_list([*arrays], _SHOWN)}, and here {cut_list([*variables], _SHOWN)}; name the layers as there, or "
+            "name the right file"
         )
     growing = grows(model)
     grown = {
@@ -112,7 +112,7 @@ def match(model: Any, found: FoundWeights) -> WeightTable:
             unlike.append(f"{key} is {variable.dtype} here and {array.dtype} there")
     if unlike:
         raise OtherModelError(
-            f"{found.what} does not fit the model: {listed(unlike, _SHOWN, '; ')}. Give each changed layer another "
+            f"{found.what} does not fit the model: {cut_list(unlike, _SHOWN, '; ')}. Give each changed layer another "
             "name in model.py, so that it begins with new weights, or take back the change"
         )
     new = tuple(key for key in variables if key not in arrays)

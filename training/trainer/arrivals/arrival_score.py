@@ -40,9 +40,9 @@ from millrace.training.trainer.arrivals.predictions import Predicted, Prediction
 log = logging.getLogger(__name__)
 NAME = "arrivals"
 SETTING = "labels.score_on_arrival"
-BINS = 10
-FEWEST = 100
-"""Answers with labels, by which it can be told at all."""
+_EXPECTED_BINS = 10
+FEWEST_EXPECTED = 100
+"""Answers with labels, by which scores are expected at all."""
 _MOST_ROWS = 256
 """The most rows of one prediction; there are few, so more would only be absent."""
 _MOST_EXPECTED = 1 << 14
@@ -236,16 +236,16 @@ def expected_scores(answers: Values, known: Tallies, plan: BaselinePlan) -> Mapp
     missed, came = known[BINNED].reshape(2, -1)
     counts = missed + came
     answers = answers[np.isfinite(answers).all(axis=1)]
-    if counts.sum() < FEWEST or not len(answers):
+    if counts.sum() < FEWEST_EXPECTED or not len(answers):
         return {}
     answers = probabilities_of(answers, plan) if plan.logits else answers
     p = (answers.ravel() if plan.labels is Labels.BINARY else answers.max(axis=1)).astype(np.float32)
     p = np.clip(p, SURE, 1 - SURE)
     # Bins of about as many answers each: the share that came true in each, by the bin of the odds.
     reached = np.cumsum(counts) - counts / 2
-    group = np.minimum(reached / counts.sum() * BINS, BINS - 1).astype(np.int64)
-    in_group = np.bincount(group, counts, BINS)
-    true = (np.bincount(group, came, BINS) / np.maximum(in_group, 1))[group[odds_bins(p)]]
+    group = np.minimum(reached / counts.sum() * _EXPECTED_BINS, _EXPECTED_BINS - 1).astype(np.int64)
+    in_group = np.bincount(group, counts, _EXPECTED_BINS)
+    true = (np.bincount(group, came, _EXPECTED_BINS) / np.maximum(in_group, 1))[group[odds_bins(p)]]
     if plan.labels is not Labels.BINARY:
         return {"accuracy": float(true.mean())}
     p = p.astype(np.float64)

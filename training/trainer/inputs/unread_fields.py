@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millrace.consumers.rounded import listed
+from millrace.consumers.rounded import cut_list
 from millrace.pipelines.formats.shared.field_types import OBJECT
 
 MOST_FIELDS = 256
@@ -79,7 +79,7 @@ def _sure(records: int, within: int, without: int) -> bool:
 
 def named(fields: Sequence[UnreadField]) -> str:
     """Return some of the fields, each with its types."""
-    return listed([f"{one.source} ({' or '.join(sorted(one.types))})" for one in fields], _NAMED)
+    return cut_list([f"{one.source} ({' or '.join(sorted(one.types))})" for one in fields], _NAMED)
 
 
 class UnreadFields:

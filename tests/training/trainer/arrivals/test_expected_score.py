@@ -6,7 +6,7 @@ import pytest
 from millrace.training.telemetry.baseline import BaselinePlan
 from millrace.training.telemetry.label_sums import Labels
 from millrace.training.telemetry.tallies import Answered, Tallies, Values, tallies_of_all, truth_columns
-from millrace.training.trainer.arrivals.arrival_score import FEWEST, expected_scores
+from millrace.training.trainer.arrivals.arrival_score import FEWEST_EXPECTED, expected_scores
 from millrace.training.trainer.arrivals.predictions import Predicted, Predictions
 from tests.training.trainer_rig import P0, P1
 
@@ -53,7 +53,7 @@ def test_classes_are_expected_by_how_often_the_answered_one_was_right_also_as_lo
 
 
 def test_nothing_is_expected_of_numbers_of_too_few_labels_and_of_no_answers() -> None:
-    answers, labels = events(np.random.default_rng(5), FEWEST)
+    answers, labels = events(np.random.default_rng(5), FEWEST_EXPECTED)
     plan = BaselinePlan(labels=Labels.BINARY)
     known = known_of(Labels.BINARY, labels, answers)
     assert {*expected_scores(answers, known, plan)} == {"accuracy", "log_loss"}
