@@ -55,11 +55,11 @@ def assert_like_alone(decoder: Decoder, values: Sequence[bytes | None]) -> None:
         assert same(among, apart), f"{value!r}: {among} among neighbours, {apart} alone"
 
 
-def chunkings(count: int) -> Iterator[list[slice]]:
-    """Yield ways to cut a run of values: by every fixed size, and in two at every place."""
-    for size in range(1, count + 1):
+def chunkings(count: int, *, step: int = 1) -> Iterator[list[slice]]:
+    """Yield ways to cut a run of values: by every fixed size, and in two at every place; or by some of these."""
+    for size in range(1, count + 1, step):
         yield [slice(start, start + size) for start in range(0, count, size)]
-    for middle in range(1, count):
+    for middle in range(1, count, step):
         yield [slice(0, middle), slice(middle, count)]
 
 

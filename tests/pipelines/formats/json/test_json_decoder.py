@@ -90,7 +90,7 @@ def test_the_records_that_are_plain_are_not_parsed_again_for_the_others(monkeypa
     assert max(rows, default=0) < len(FEW)  # "{}" is plain, and shows in the columns
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.one_of(st.sampled_from(RECORDS), mutated(RECORDS)), max_size=8))
 def test_a_kept_row_holds_what_its_own_record_says(values: list[bytes]) -> None:
     for value, outcome in zip(values, outcomes(JSON.decoder, list(values)), strict=True):
@@ -102,7 +102,7 @@ def test_a_kept_row_holds_what_its_own_record_says(values: list[bytes]) -> None:
         assert outcome["ad"] == (said["ad"] if said.get("ad") is not None else "none").encode()
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(mutated(RECORDS))
 @example(b'{"price": -NaN}')
 @example(b'{"price": Inf, "big": 1.0}')

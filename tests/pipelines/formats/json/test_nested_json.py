@@ -221,7 +221,7 @@ RECORD = objects(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(RECORD)
 @example(Pairs([("user", Pairs([("age", 1), ("age", 2)])), ("user", None)]))
 @example(Pairs([("user", Pairs([("age", 1)])), ("items", [Pairs([("price", 1), ("words", None)]), None])]))
@@ -232,14 +232,14 @@ def test_a_nested_record_is_decoded_as_the_reference_decodes_it(record: Any) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(st.lists(RECORD, max_size=12))
 def test_nested_records_are_decoded_among_others_as_alone(records: list[Any]) -> None:
     assert_like_alone(DECODER, [written(record).encode() for record in records])
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(RECORD)
 def test_the_parser_confirms_every_diagnosis_of_a_nested_record_that_is_certain(record: Any) -> None:
     text = written(record).encode()

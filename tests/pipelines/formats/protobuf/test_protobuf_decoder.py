@@ -171,14 +171,14 @@ def test_a_time_that_comes_twice_is_merged_as_protobuf_merges_it(name: str) -> N
         assert same(outcome, plainly(record))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(records=st.lists(st.one_of(ORDERS_OF, st.builds(bytes.__add__, ORDERS_OF, ORDERS_OF)), max_size=6))
 def test_orders_are_decoded_as_protobuf_reads_them_field_by_field(records: list[bytes]) -> None:
     for record, outcome in zip(records, outcomes(PROTOBUF.decoder, records), strict=True):
         assert same(outcome, plainly(record)), ORDER.FromString(record)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 @pytest.mark.slow
 def test_a_mutated_order_that_protobuf_reads_is_decoded_as_it_reads_it(data: st.DataObject) -> None:
