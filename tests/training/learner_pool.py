@@ -3,7 +3,8 @@
 A test lends learners and keeps them to its end, so two in use are always two objects. Given back, a learner is reset:
 every variable has its first value again, on each replica, and so has what its Python objects hold; only the compiled
 functions stay. One that cannot be reset, because a test has replaced something in it, is left to the garbage collector.
-Tests of the building itself (refusals, tracing, the proof) build their own.
+Tests of the building itself (refusals, tracing, the proof) build their own. A test that learns twice by the same model,
+to compare, may have its learner anew in between.
 """
 
 import random
@@ -35,7 +36,8 @@ class _Kept:
     """A learner, and how it was when it had been built."""
 
     learner: Learner
-    recipe: Recipe
+    recipe: Recipe | None
+    """None where the test has made the function, so that nobody can ask for it again."""
     values: list[tuple[Any, Any]]
     """Every variable with its first value, one a replica."""
     attributes: dict[Place, Any]
@@ -43,7 +45,7 @@ class _Kept:
     """Python's and NumPy's, which building has drawn from."""
 
     @classmethod
-    def of(cls, learner: Learner, recipe: Recipe) -> "_Kept":
+    def of(cls, learner: Learner, recipe: Recipe | None) -> "_Kept":
         all_of_them = [*learner.state, *learner.metric_variables(), learner.witness.identities]
         variables = [copy for one in all_of_them for copy in copies(one)]
         values = [(variable, np.array(variable.numpy())) for variable in variables]
@@ -80,9 +82,7 @@ class LearnerPool:
     def lend(self, build: Callable[[], Any], options: LearnerOptions) -> Learner:
         """Return a learner as it is when it has just been built."""
         function, *arguments = _call_of(build)
-        if not _is_a_modules(function):  # made within a test, so nobody can ask for it again
-            return Learner(build, None, options)
-        recipe = ((function, *arguments), options)
+        recipe = ((function, *arguments), options) if _is_a_modules(function) else None
         kept = next((one for one in self._idle if one.recipe == recipe), None)
         if kept is None:
             kept = _Kept.of(Learner(build, None, options), recipe)
@@ -92,9 +92,15 @@ class LearnerPool:
         self._lent.append(kept)
         return kept.learner
 
+    def anew(self, learner: Learner) -> None:
+        """Bring a learner that is lent back to how it was built."""
+        [kept] = [one for one in self._lent if one.learner is learner]
+        assert kept.is_as_built, "the test has replaced something in it"
+        kept.reset()
+
     def take_back(self) -> None:
         """Take back all learners that are lent. They are reset when they are lent again."""
-        self._idle += [kept for kept in self._lent if kept.is_as_built]
+        self._idle += [kept for kept in self._lent if kept.recipe is not None and kept.is_as_built]
         self._lent.clear()
         del self._idle[: -self._most]
 

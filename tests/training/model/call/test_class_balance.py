@@ -18,14 +18,15 @@ from millrace.training.model.learner import Learner
 from millrace.training.model.proof.function_proofs import states_add_up
 from millrace.training.model.proof.proof import ModelProof
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
+from tests.training.learner_pool import POOL
 
 pytestmark = pytest.mark.tensorflow
 HALVES = BalanceSettings(target={"1": 0.5, "0": 0.5}, half_life=1000)
 
 
 def balanced(options: BalanceSettings | None = HALVES, build: Any = mlp, **given: Any) -> Learner:
-    """Build a learner that balances its classes."""
-    return Learner(build, None, replace(options_of(**given), balance=options))
+    """Return a learner that balances its classes as it is when it has just been built."""
+    return POOL.lend(build, replace(options_of(**given), balance=options))
 
 
 def balance_of(learner: Learner) -> ClassBalance:
@@ -68,23 +69,25 @@ def test_a_row_is_learnt_with_its_class_weight_and_scored_and_baselined_without(
     model.jit_compile = False
     p = corrected(tf.constant(model.predict_on_batch(x)), weights, Output.PROBABILITY).numpy()[:, 0]
     np.testing.assert_allclose(loss, -np.mean(np.log(np.where(labels == 1, p, 1 - p))), rtol=1e-4)
-    again = balanced()
-    balance_of(again).counts.assign([110.0, 10.0])
-    again.learn(tf.nest.map_structure(lambda column: column[:1], rows))
+    POOL.anew(shaped)
+    balance_of(shaped).counts.assign([110.0, 10.0])
+    shaped.learn(tf.nest.map_structure(lambda column: column[:1], rows))
     model.train_on_batch(x, labels, weights[labels.astype(int)])
-    for mine, theirs in zip(state_of(again).values(), [*model.variables, *model.optimizer.variables], strict=True):
+    for mine, theirs in zip(state_of(shaped).values(), [*model.variables, *model.optimizer.variables], strict=True):
         np.testing.assert_allclose(mine, np.asarray(theirs), rtol=2e-4, atol=1e-6)
     assert plain.call.shaping.balance is None
 
 
 @pytest.mark.slow
 def test_it_does_not_matter_how_batches_are_cut_into_calls() -> None:
-    whole, cut = balanced(), balanced()
-    whole.learn(rare(1, every=5))
+    learner = balanced()
+    learner.learn(rare(1, every=5))
+    whole, counts = state_of(learner), balance_of(learner).counts.numpy().copy()
+    POOL.anew(learner)
     for index in range(3):
-        cut.learn(batch_of(rare(1, every=5), index))
-    assert largest_difference(state_of(whole), state_of(cut)) < 1e-6
-    np.testing.assert_allclose(balance_of(whole).counts, balance_of(cut).counts, rtol=1e-12)
+        learner.learn(batch_of(rare(1, every=5), index))
+    assert largest_difference(whole, state_of(learner)) < 1e-6
+    np.testing.assert_allclose(counts, balance_of(learner).counts, rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -96,18 +99,16 @@ def test_the_proofs_at_a_start_see_rows_as_they_came_and_count_no_class() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_restored_checkpoint_continues_with_the_same_bits(replicas: int) -> None:
-    whole, first = balanced(replicas=replicas), balanced(replicas=replicas)
-    for seed in range(4):
-        whole.learn(rare(seed, every=5))
+    whole, second = balanced(replicas=replicas), balanced(replicas=replicas)
     for seed in range(2):
-        first.learn(rare(seed, every=5))
-    second = balanced(replicas=replicas)
-    for part, saved in zip(second.parts, first.parts, strict=True):
+        whole.learn(rare(seed, every=5))
+    for part, saved in zip(second.parts, whole.parts, strict=True):
         part.restore(saved.snapshot())
     for seed in range(2, 4):
-        second.learn(rare(seed, every=5))
+        for learner in (whole, second):
+            learner.learn(rare(seed, every=5))
     assert largest_difference(state_of(whole), state_of(second)) == 0
     assert balance_of(whole).snapshot() == balance_of(second).snapshot()
     bad = rare(9)

@@ -27,6 +27,7 @@ from millrace.training.telemetry.live_metrics import LiveMetrics
 from millrace.training.trainer.metric_guesses import plan_of
 from millrace.training.trainer.state import TrainerState
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
+from tests.training.learner_pool import POOL
 
 pytestmark = pytest.mark.tensorflow
 SIZE, PASSES, SEED = 40, 4, 7
@@ -40,9 +41,9 @@ def sgd() -> Any:
 
 
 def remembering(memory: int | None = SIZE, build: Callable[[], Any] = sgd, **given: Any) -> Learner:
-    """Build a learner with a memory."""
+    """Return a learner with a memory as it is when it has just been built."""
     extra = {name: given.pop(name) for name in ("balance", "augment", "reservoir") if name in given}
-    return Learner(build, None, replace(options_of(passes=PASSES, **given), memory=memory, **extra))
+    return POOL.lend(build, replace(options_of(passes=PASSES, **given), memory=memory, **extra))
 
 
 def recent_of(learner: Learner) -> RecentRows:
@@ -104,27 +105,28 @@ def test_later_passes_learn_rows_of_the_last_records_by_a_plain_keras_loop() -> 
 
 
 def test_the_weights_do_not_depend_on_how_batches_are_cut_into_calls() -> None:
-    whole, cut = remembering(), remembering()
-    rows = block(6, rows=6 * BATCH - 5)
-    whole.learn(rows)
+    learner, rows = remembering(), block(6, rows=6 * BATCH - 5)
+    learner.learn(rows)
+    whole, remembered = state_of(learner), held(learner)
+    POOL.anew(learner)
     for index in range(6):
-        cut.learn(batch_of(rows, index))
-    assert largest_difference(state_of(whole), state_of(cut)) == 0
-    np.testing.assert_array_equal(held(whole), held(cut))
+        learner.learn(batch_of(rows, index))
+    assert largest_difference(whole, state_of(learner)) == 0
+    np.testing.assert_array_equal(remembered, held(learner))
 
 
 @pytest.mark.row(42)
-@pytest.mark.parametrize("batches", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batches", [1, pytest.param(4, marks=pytest.mark.nightly)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(batches: int) -> None:
-    whole, first, second = remembering(), remembering(), remembering()
+    whole, second = remembering(), remembering()
     for seed in range(8):
         rows = block(batches, seed=seed, first=batches * BATCH * seed)
         whole.learn(rows)
-        (first if seed < 4 else second).learn(rows)
+        if seed > 3:
+            second.learn(rows)
         if seed == 3:
-            saved = [part.snapshot() for part in first.parts]
-            for part, state in zip(second.parts, saved, strict=True):
-                part.restore(state)
+            for part, theirs in zip(second.parts, whole.parts, strict=True):
+                part.restore(theirs.snapshot())
     assert largest_difference(state_of(whole), state_of(second)) == 0
     np.testing.assert_array_equal(held(whole), held(second))
 
@@ -147,7 +149,7 @@ def test_a_batch_that_is_not_applied_leaves_no_row() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
     learner = remembering(replicas=replicas)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
@@ -180,8 +182,10 @@ def test_without_replay_the_batch_is_repeated() -> None:
 
 @pytest.mark.slow
 def test_each_epoch_of_a_pretraining_draws_other_rows() -> None:
+    learner = remembering()
+
     def learnt(*visits: int) -> dict[str, Any]:
-        learner = remembering()
+        POOL.anew(learner)
         for visit in visits:
             learner.call(block(2), visit=visit)
         assert len(held(learner)) == min(SIZE, 2 * BATCH * len(visits))
@@ -309,13 +313,14 @@ def test_rows_that_are_drawn_have_the_weight_of_their_class_and_go_through_augme
 @pytest.mark.slow
 def test_it_works_beside_a_reservoir() -> None:
     past = ReservoirSettings(size=30, share=0.25)
-    whole, first, second = (remembering(reservoir=past) for _ in range(3))
+    whole, second = (remembering(reservoir=past) for _ in range(2))
     for seed in range(6):
         rows = block(2, seed=seed, first=2 * BATCH * seed)
         whole.learn(rows)
-        (first if seed < 3 else second).learn(rows)
+        if seed > 2:
+            second.learn(rows)
         if seed == 2:
-            for part, theirs in zip(second.parts, first.parts, strict=True):
+            for part, theirs in zip(second.parts, whole.parts, strict=True):
                 part.restore(theirs.snapshot())
     assert largest_difference(state_of(whole), state_of(second)) == 0
     assert whole.call.shaping.reservoir is not None

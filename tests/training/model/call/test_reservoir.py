@@ -41,6 +41,7 @@ from millrace.training.model.proof.proof import ModelProof
 from millrace.training.model.variables import read
 from millrace.training.trainer.state import Progress
 from tests.training.conftest import BATCH, SCHEMA, block, largest_difference, mlp, options_of, state_of, with_feature
+from tests.training.learner_pool import POOL
 
 pytestmark = pytest.mark.tensorflow
 SIZE = 50
@@ -57,9 +58,9 @@ def sgd(*layers: Any, **given: Any) -> Any:
 
 
 def remembering(options: ReservoirSettings | None = FEW, build: Any = sgd, **given: Any) -> Learner:
-    """Build a learner with a reservoir."""
+    """Return a learner with a reservoir as it is when it has just been built."""
     extra = {name: given.pop(name) for name in ("balance", "augment", "beside") if name in given}
-    return Learner(build, None, replace(options_of(**given), reservoir=options, **extra))
+    return POOL.lend(build, replace(options_of(**given), reservoir=options, **extra))
 
 
 def reservoir_of(learner: Learner) -> Reservoir:
@@ -180,7 +181,7 @@ def test_the_sample_is_uniform() -> None:
     assert abs(reservoir_of(learner).figures().age - 9600) < 2000
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replicas", [2, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_batch_is_learnt_beside_rows_of_the_past_and_scored_alone(replicas: int) -> None:
     learner = remembering(replicas=replicas)
     learner.learn(block(3, seed=1))
@@ -204,14 +205,17 @@ def test_a_batch_is_learnt_beside_rows_of_the_past_and_scored_alone(replicas: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layer", "loss"),
-    [(None, "sum"), (keras.layers.Dropout, None), (keras.layers.BatchNormalization, None)],
+    ("layers", "reduction"),
+    [
+        ((), "sum"),
+        ((lambda: keras.layers.Dropout(0.5), keras.layers.BatchNormalization), "sum_over_batch_size"),
+    ],
+    ids=["a sum", "layers that learn otherwise than they predict"],
 )
-def test_the_loss_that_is_shown_is_of_the_batch_alone(layer: Any, loss: str | None) -> None:
+def test_the_loss_that_is_shown_is_of_the_batch_alone(layers: Any, reduction: str) -> None:
     def build() -> Any:
-        layers = [] if layer is None else [layer(0.5) if layer is keras.layers.Dropout else layer()]
-        model = mlp(*layers)
-        with_reduction = keras.losses.BinaryCrossentropy(reduction=loss or "sum_over_batch_size")
+        model = mlp(*(layer() for layer in layers))
+        with_reduction = keras.losses.BinaryCrossentropy(reduction=reduction)
         model.compile(optimizer=keras.optimizers.SGD(0.01), loss=with_reduction, metrics=["accuracy"])
         return model
 
@@ -242,7 +246,7 @@ def test_rows_of_the_past_have_the_weight_of_their_class_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
     learner = remembering(ReservoirSettings(size=30, share=0.3), replicas=replicas)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
@@ -254,15 +258,14 @@ def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
 @pytest.mark.parametrize(("by", "passes"), [("y", 1), pytest.param(None, 3, marks=pytest.mark.slow)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(by: str | None, passes: int) -> None:
     options = FEW.model_copy(update={"by": by})
-    whole, first, second = (remembering(options, passes=passes, schema=CLASSED) for _ in range(3))
-    for seed in range(6):
-        whole.learn(block(4, seed=seed, first=48 * seed))
+    whole, second = (remembering(options, passes=passes, schema=CLASSED) for _ in range(2))
     for seed in range(3):
-        first.learn(block(4, seed=seed, first=48 * seed))
-    for part, saved in zip(second.parts, first.parts, strict=True):
+        whole.learn(block(4, seed=seed, first=48 * seed))
+    for part, saved in zip(second.parts, whole.parts, strict=True):
         part.restore(saved.snapshot())
     for seed in range(3, 6):
-        second.learn(block(4, seed=seed, first=48 * seed))
+        for learner in (whole, second):
+            learner.learn(block(4, seed=seed, first=48 * seed))
     assert largest_difference(state_of(whole), state_of(second)) == 0
     one, other = held(whole), held(second)
     assert all(np.array_equal(one[name], other[name]) for name in one)
