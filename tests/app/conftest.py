@@ -72,6 +72,14 @@ def token() -> Iterator[Path]:
 
 
 @pytest.fixture
+def forked_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the fresh processes of exports in this process, instead of starting Python for each."""
+    from tests.app.tools.export.forked_modules import fork_modules
+
+    fork_modules(monkeypatch)
+
+
+@pytest.fixture
 def rig(tmp_path: Path) -> Iterator["Rig"]:
     """A service at work, but for Kafka and the model."""
     from tests.app.api_rig import running

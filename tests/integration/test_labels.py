@@ -4,9 +4,9 @@ The model has a table of what it learnt, by the number of each record; so its la
 """
 
 import json
+import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +21,7 @@ import pytest
 from millrace.app.tools.prove.checkpoint_reader import Shelf
 from millrace.training.checkpoints.folder import Folder
 from tests.conftest import MakeTopic, Produce, WaitFor
-from tests.faults.harness.fork_server import millrace
+from tests.faults.harness.fork_server import ForkedProcess, fork_trainer, millrace, run_forked
 from tests.integration.test_recreated_topics import create_again, delete
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -243,7 +243,7 @@ def test_a_rewind_can_cut_labels_out_and_bring_them_back(
 class Service:
     """A running service, and how to ask it."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkedProcess
     url: str
 
     def ask(self, path: str, body: Any = None, *, method: str = "GET") -> tuple[int, Any]:
@@ -269,13 +269,13 @@ class Service:
 
 @contextmanager
 def running(config: Path, port: int) -> Iterator[Service]:
-    code = "from millrace.app.cli import main; main()"
-    with subprocess.Popen([sys.executable, "-c", code, "run", "-c", str(config)]) as process:
-        try:
-            yield Service(process, f"http://127.0.0.1:{port}")
-        finally:
-            process.terminate()
-            process.wait(60)
+    process = fork_trainer(["run", "-c", str(config)], config.parent, os.environ, config.parent / "run.log")
+    try:
+        yield Service(process, f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.kill()
 
 
 def free_port() -> int:
@@ -340,30 +340,38 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
 ) -> None:
     impressions, clicks = topic(partitions=2), topic(partitions=2)
     port = free_port()
-    config = project(
-        tmp_path, broker, impressions, clicks, within="30s", early="1s", on_silence="absent", score_on_arrival=1.0
-    )
+    config = project(tmp_path, broker, impressions, clicks, score_on_arrival=1.0)
     settings = json.loads(config.read_text())
     config.write_text(json.dumps({**settings, "api": {"listen": f"127.0.0.1:{port}"}}))
+    began = round(time.time() * 1000) - 4 * 3600_000
 
-    def appear(numbers: range) -> None:
-        produce(impressions, [(number % 2, impression(number, f"i{number}")) for number in numbers])
-        produce(clicks, [(number % 2, click(f"i{number}")) for number in numbers if number % 3 == 0])
+    def appear(numbers: range, after_ms: int) -> None:
+        """Write records and their labels, which are joined when the labels of a later time come."""
+        times = [began + after_ms + number for number in numbers]
+        shown = [(number % 2, impression(number, f"i{number}")) for number in numbers]
+        produce(impressions, shown, timestamps=times)
+        found = [(at, number) for at, number in zip(times, numbers, strict=True) if number % 3 == 0]
+        produce(clicks, [(number % 2, click(f"i{number}")) for _, number in found], timestamps=[at for at, _ in found])
+
+    def pass_time(until_ms: int) -> None:
+        """Write a label of nobody into each partition."""
+        produce(clicks, [(0, click("nobody")), (1, click("nobody"))], timestamps=[began + until_ms] * 2)
 
     def scored(service: Service) -> dict[str, Any]:
         found: dict[str, Any] = (service.ask("/status")[1].get("training") or {}).get("on_arrival") or {}
         return found
 
+    later = WITHIN_MS + EARLY_MS + 1000
     with running(config, port) as service:
         wait_for(lambda: service.ask("/readyz")[0] == 200, timeout=180)
-        appear(range(100))
+        appear(range(100), 0)
         wait_for(lambda: scored(service).get("waiting") == 100, timeout=25)
         assert service.joined()["labelled"] == 0
         millrace("checkpoints", "save", "--url", service.url)
         service.process.kill()
-        service.process.wait(60)
     # What comes while the trainer is away is predicted by nobody.
-    appear(range(100, 130))
+    appear(range(100, 130), 0)
+    pass_time(later)
     with running(config, port) as service:
         wait_for(lambda: sum(service.joined().values()) == 130, timeout=180)
         found = scored(service)
@@ -371,16 +379,19 @@ def test_what_was_predicted_on_arrival_survives_a_kill(
         assert 0 <= found["values"]["accuracy"] <= 1
         assert "Predicted on arrival" in millrace("status", "--url", service.url, "--once")
         # What waits for its labels now is estimated by those that came, and scores about that when its own have come.
-        appear(range(130, 330))
+        appear(range(130, 330), later)
+        wait_for(lambda: scored(service)["waiting"] == 200, timeout=25)
+        pass_time(2 * later)
         wait_for(lambda: scored(service)["scored"] == 300, timeout=120)
         found = scored(service)
         assert found["expected"] == {}, "nothing waits"
-        appear(range(330, 530))
+        appear(range(330, 530), 2 * later)
         wait_for(lambda: scored(service)["waiting"] == 200, timeout=25)
         expected = scored(service)["expected"]["accuracy"]
         assert "Expected of 200 predictions without labels yet, an estimate: accuracy" in millrace(
             "status", "--url", service.url, "--once"
         )
+        pass_time(3 * later)
         wait_for(lambda: scored(service)["scored"] == 500, timeout=120)
         before, after = (one["records"] * one["values"]["accuracy"] for one in (found, scored(service)))
         assert expected == pytest.approx((after - before) / 200, abs=0.03)
@@ -431,14 +442,8 @@ def test_labels_of_a_topic_that_was_created_again_end_the_run(
     delete(broker, clicks)
     create_again(broker, clicks, wait_for)
     produce(clicks, [click(f"i{n}", 0.0) for n in range(100)], timestamps=times)
-    code = "from millrace.app.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "run", "-c", str(config), "--until", f"{impressions}:0=100"],
-        check=False,
-        timeout=180,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    run = ["run", "-c", str(config), "--until", f"{impressions}:0=100"]
+    done = run_forked(run, cwd=tmp_path, env=os.environ, timeout=180)
     assert done.returncode != 0
     assert f"{clicks}:0" in done.stderr.splitlines()[-1]
     assert "created again" in done.stderr.splitlines()[-1]

@@ -139,6 +139,7 @@ def test_whole_number_labels_from_0_on_are_classes_up_to_64(values: list[int], t
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("forked_modules")
 def test_a_drafted_model_is_exported_and_serialized_with_its_steps(tmp_path: Path) -> None:
     import keras
     import onnxruntime

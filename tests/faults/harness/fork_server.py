@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from multiprocessing import connection, forkserver, get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from unittest import mock
 
@@ -43,12 +44,7 @@ class ForkedProcess:
         """`outputs` are the files for stdout and stderr, which may be one."""
         for path in outputs:
             path.touch()
-        with _lock:
-            _ensure_server()
-            self._process = _context.Process(
-                target=_run_command, args=(list(arguments), cwd, dict(env), outputs, _notes()), daemon=True
-            )
-            self._process.start()
+        self._process = fork(_run_command, list(arguments), cwd, dict(env), outputs, _notes())
 
     @property
     def pid(self) -> int:
@@ -84,6 +80,15 @@ class ForkedProcess:
     def _send(self, number: signal.Signals) -> None:
         if self.alive:
             os.kill(self.pid, number)
+
+
+def fork(function: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    """Run a function of a module in a process of its own, which has imported what a trainer imports."""
+    with _lock:
+        _ensure_server()
+        process = _context.Process(target=function, args=arguments, daemon=True)
+        process.start()
+        return process
 
 
 def fork_trainer(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> ForkedProcess:

@@ -92,7 +92,7 @@ def seed(request: pytest.FixtureRequest) -> Iterator[int | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("seed")
+@pytest.mark.usefixtures("seed", "forked_modules")
 def test_a_preprocess_that_draws_is_refused_with_the_feature_that_differs(tmp_path: Path) -> None:
     from millrace.app.tools.export.export import export_checkpoint
     from millrace.app.tools.export.export_folder import folder_of
@@ -140,6 +140,7 @@ def test_a_checkpoint_that_knows_the_hash_of_the_model_file_alone_is_of_this_mod
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_modules")
 def test_checkpoints_that_can_only_be_read_are_exported_and_not_pinned(tmp_path: Path) -> None:
     from millrace.app.tools.export.export import export_checkpoint
     from millrace.app.tools.export.export_folder import folder_of

@@ -93,6 +93,7 @@ def test_a_manifest_holds_the_proof_and_the_hash_of_the_file(exported: tuple[Loa
     assert manifest.onnx.tolerance == found["onnx"]["tolerance"]
 
 
+@pytest.mark.usefixtures("forked_modules")
 @pytest.mark.parametrize(
     ("model", "operation"),
     [(HASHED, "StringToHashBucketFast"), pytest.param(LOG1P, "Log1p", marks=pytest.mark.nightly)],
@@ -111,6 +112,7 @@ def test_what_onnx_has_no_operator_for_is_refused_in_a_line_and_leaves_nothing(
 
 
 @pytest.mark.nightly  # every writer is refused so in the gate
+@pytest.mark.usefixtures("forked_modules")
 def test_a_file_that_answers_otherwise_is_not_published(
     exported: tuple[Loaded, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_file_that_answers_otherwise_is_not_published(
     assert folder.numbers() == []
 
 
+@pytest.mark.usefixtures("forked_modules")
 @pytest.mark.parametrize("fits", [(), ("saved_model.pb", "fingerprint.pb", "variables")], ids=["nothing", "SavedModel"])
 def test_a_full_disk_is_told_in_a_line_whoever_meets_it_and_leaves_nothing(
     exported: tuple[Loaded, Path], tmp_path: Path, fits: tuple[str, ...]

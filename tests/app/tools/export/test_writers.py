@@ -27,7 +27,7 @@ from millrace.training.model.setup.strategy import DeviceOptions
 from tests.app.tools.export.exported_model import project
 from tests.app.tools.export.test_onnx import CONFIG, MODEL
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("forked_modules")]
 TFLITE = Path(__file__).parents[4] / "examples" / "plugins" / "tflite.py"
 SCHEMA = Schema(
     features=(
