@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.campaigns.exactness import EVERYTHING, MEMBERS, SHAPED, compare
+from tests.faults.campaigns.exactness import EVERYTHING, GATE_EXTENT, MEMBERS, SHAPED, compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
 KILLS = 2
@@ -27,7 +27,7 @@ def test_shaped_learning_is_bit_identical_through_kills(
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=shaped)
+    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=shaped, extent=GATE_EXTENT)
     record_property("shaped", figures.summary())
     assert figures.kills == KILLS
     assert figures.same_evidence
@@ -54,7 +54,7 @@ def test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one(
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False)
+    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, extent=GATE_EXTENT)
     record_property("deterministic", figures.summary())
     assert figures.kills == KILLS
     assert figures.same_evidence, "both have learnt every valid offset once, in as many steps"

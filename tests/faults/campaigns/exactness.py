@@ -57,8 +57,22 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "training": {**EXACT, "shuffle": 0, "members": {"recent": 300, "since_drift": 2_000, "once": True}},
 }
 """Three members, of which one begins anew whenever the labels mean the opposite."""
-_BEFORE, _A_KILL = 8_000, 3_000
-"""Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
+
+    before: int
+    a_kill: int
+
+    def of(self, kills: int) -> int:
+        """Return the records of each partition for this many kills."""
+        return self.before + kills * self.a_kill
+
+
+EXTENT, GATE_EXTENT = Extent(8_000, 3_000), Extent(2_000, 1_500)
+"""Of a campaign, and of a test of the gate, which kills twice."""
 _MOST_CALLS, _MOST_SAVES = 6, 3
 """How often a point of calls, and of saves, is passed before it kills: a save may take as long as many calls, so a run
 holds few of them."""
@@ -112,6 +126,7 @@ def compare(
     seed: int,
     cold: bool = True,
     shaped: Mapping[str, Mapping[str, Any]] | None = None,
+    extent: Extent = EXTENT,
 ) -> Figures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
 
@@ -120,7 +135,7 @@ def compare(
     sections: Mapping[str, Mapping[str, Any]] = {"training": EXACT, **(shaped or {})}
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
     with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
-        topic.write(_BEFORE + kills * _A_KILL)
+        topic.write(extent.of(kills))
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         whole = Project(folder / "whole", topic, checkpoints={"every": "150 steps"}, **sections)
         killed = Project(folder / "killed", topic, checkpoints={"every": "7 steps"}, **sections)

@@ -24,9 +24,11 @@ from millrace.consumers.reasons import Reason
 from millrace.training.ledger.offset_checksum import Evidence
 from tests.faults.campaigns.exactness import (
     EXACT,
+    EXTENT,
     PARTITIONS,
     POISON,
     SHAPED,
+    Extent,
     Figures,
     apart,
     difference,
@@ -41,8 +43,6 @@ from tests.faults.harness.records import USERS, ExpectedPosition, good
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
 
-_BEFORE, _A_KILL = 8_000, 3_000
-"""Records of each partition: to begin with, and for each kill."""
 _LEAST_USER = 7
 """Users from here on are learnt from."""
 _GOLDEN = 500
@@ -80,13 +80,15 @@ def write_golden(path: Path, seed: int) -> Path:
     return path
 
 
-def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> Figures:
+def compare(
+    bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True, extent: Extent = EXTENT
+) -> Figures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end."""
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     given = sections(write_golden(folder / "golden.parquet", seed))
     with Topic(bootstrap, f"ordinary-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
-        topic.write(_BEFORE + kills * _A_KILL)
+        topic.write(extent.of(kills))
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         whole = Project(folder / "whole", topic, checkpoints={"every": "150 steps"}, **given)
         killed = Project(folder / "killed", topic, checkpoints={"every": "7 steps"}, **given)
