@@ -1,13 +1,12 @@
 """A label whose texts become classes as they come: through a restart, up to their number, and into an export."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import millrace
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 MODEL = """\
@@ -20,11 +19,6 @@ def build_model():
     model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 """
-
-
-def millrace(*words: str) -> None:
-    code = "from millrace.app.cli import main; main()"
-    subprocess.run([sys.executable, "-c", code, *words], check=True, timeout=180)
 
 
 def test_new_texts_become_classes_and_the_export_names_them(

@@ -3,10 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.faults.harness.fork_server import run_forked
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 _ROOT = Path(__file__).parents[2]
@@ -32,16 +33,9 @@ def prove(
     (folder / "model.py").write_text(model)
     scratch = folder / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-c", "from millrace.app.cli import main; main()", "prove", "-c", "mine.yaml", "--json"]
-    return subprocess.run(
-        [*command, "--kills", str(kills), "--seed", "2", *more],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch)},
-        capture_output=True,
-        text=True,
-        timeout=_WITHIN_S,
-        check=False,
-    )
+    words = ["prove", "-c", "mine.yaml", "--json", "--kills", str(kills), "--seed", "2", *more]
+    env = {**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch)}
+    return run_forked(words, cwd=folder, env=env, timeout=_WITHIN_S)
 
 
 def test_a_users_model_is_killed_over_records_of_its_schema_and_leaves_nothing(tmp_path: Path) -> None:

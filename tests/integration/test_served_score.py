@@ -2,9 +2,9 @@
 
 import json
 import math
+import os
 import random
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.app.tools.child_process import millrace_command
 from tests.app.tools.serve.server_rig import Server, serving
 from tests.conftest import MakeTopic, Produce, WaitFor
-from tests.faults.harness.fork_server import millrace
+from tests.faults.harness.fork_server import ForkedProcess, fork_trainer, millrace
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.row(48)]
 HISTORY, BATCHES, BATCH = 640, 12, 16
@@ -64,14 +63,13 @@ def record(made: random.Random) -> dict[str, Any]:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(config: Path) -> Iterator[ForkedProcess]:
     """Run the trainer until the end of the block."""
-    words = millrace_command(["run", "-c", str(config)])
-    with (config.parent / "trainer.log").open("ab") as log, subprocess.Popen(words, stderr=log) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = fork_trainer(["run", "-c", str(config)], config.parent, os.environ, config.parent / "trainer.log")
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 def reached(port: int) -> bool:
@@ -124,7 +122,6 @@ def test_what_a_version_answered_is_scored_by_the_labels_that_came_later_through
             ask(server, BATCHES // 2)
             wait_for(lambda: scored() > 0, timeout=120)
             trainer.kill()
-            trainer.wait()
             ask(server, BATCHES - BATCHES // 2)
         with running(config):
             server.wait_for(lambda: server.get("/served")["log"]["waiting"] == 0)

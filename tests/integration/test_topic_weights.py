@@ -1,13 +1,12 @@
 """Two topics with weights, from a real broker in deterministic mode: rows come by them to the record."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import millrace
 from tests.integration.small_model import MODEL
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -32,9 +31,7 @@ def config(folder: Path, broker: str, weights: dict[str, float]) -> Path:
 
 def learnt(path: Path, records: int) -> dict[str, int]:
     """Run until so many records are learnt; return the positions by topic."""
-    code = "from millrace.app.cli import main; main()"
-    run = ["run", "-c", str(path), "--max-records", str(records)]
-    subprocess.run([sys.executable, "-c", code, *run], check=True, timeout=180)
+    millrace("run", "-c", str(path), "--max-records", str(records))
     newest = max(path.parent.glob("checkpoints/*/checkpoints/*/manifest.json"))
     positions: dict[str, int] = {}
     for partition, offset in json.loads(newest.read_text())["positions"].items():
@@ -47,8 +44,8 @@ def test_topics_come_by_their_weights_and_on_from_there_after_a_restart(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     large, small = topic(partitions=2), topic(partitions=1)
-    produce(large, [(number % 2, b'{"x": [0.5], "y": 1.0}') for number in range(12_000)])
-    produce(small, [b'{"x": [-0.5], "y": 0.0}'] * 12_000)
+    produce(large, [(number % 2, b'{"x": [0.5], "y": 1.0}') for number in range(4_000)])
+    produce(small, [b'{"x": [-0.5], "y": 0.0}'] * 4_000)
     path = config(tmp_path, broker, {large: 1, small: 3})
     for records in (2_048, 4_096):
         assert learnt(path, 2_048) == {large: records // 4, small: 3 * records // 4}

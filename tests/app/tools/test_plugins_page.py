@@ -1,18 +1,18 @@
 """docs/plugins.md followed to the letter: its files and settings beside a model, and `millrace validate` on them."""
 
 import json
+import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from millrace.app.settings import load, to_decoder
-from millrace.app.tools.child_process import millrace_command, worker_environment
 from millrace.training.detectors.conformance import complaints
 from millrace.training.detectors.detectors import detector_of
 from tests.app.tools.export.exported_model import project
 from tests.app.tools.export.test_onnx import CONFIG, MODEL
+from tests.faults.harness.fork_server import run_forked
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()
@@ -88,8 +88,7 @@ def test_the_format_of_the_page_reads_the_lines_of_services(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_millrace_validate_examines_the_format_of_the_page(tmp_path: Path) -> None:
-    command = millrace_command(["validate", "-c", str(reading(tmp_path)), "--json"])
-    run = subprocess.run(command, env=worker_environment({}), capture_output=True, text=True, check=False)
+    run = run_forked(["validate", "-c", str(reading(tmp_path)), "--json"], cwd=tmp_path, env=os.environ)
     checks = json.loads(run.stdout)["checks"]
     # Neither Kafka nor a model is there, and they are checks of their own.
     assert [check["outcome"] for check in checks if check["name"] == "format"] == ["ok"] * 8
@@ -101,13 +100,8 @@ def test_millrace_validate_takes_the_classes_of_the_page(tmp_path: Path) -> None
     further = [placed(section, tmp_path) for section in ("An export writer", "A detector")]
     yaml = "\n".join(block(section, "yaml") for section in ("An export writer", "A detector"))
     project(tmp_path, CONFIG.replace(re.findall("export: .*", CONFIG)[0], yaml), MODEL, saves=0)
-    said = subprocess.run(
-        millrace_command(["validate", "-c", str(tmp_path / "clicks.yaml")]),
-        env=worker_environment({"COLUMNS": "200"}),
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    env = {**os.environ, "COLUMNS": "200"}
+    said = run_forked(["validate", "-c", str(tmp_path / "clicks.yaml")], cwd=tmp_path, env=env, timeout=400).stdout
     # Kafka is not there, and is a check of its own.
     for name in further:
         assert re.search(rf"\bok\b.*{re.escape(name)} (answers|marks)", said), said
