@@ -152,15 +152,16 @@ def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: 
     tempfile.tempdir = None  # read again from TMPDIR
     failpoints.arm(env.get(failpoints.VARIABLE, ""))
     sys.argv = ["millrace", *arguments]
-    sys.orig_argv = millrace_command(arguments)  # a worker of a group replaces itself by the same command
     import numpy as np
 
     np.random.seed()  # the legacy generator is one state that every fork would share
     gc.unfreeze()
 
     from millrace.app.cli import main
-    from tests.faults.harness.proven import prove_once
+    from tests.faults.harness.proven import command_that_proves_once, prove_once
 
+    # A worker of a group replaces itself by the same command.
+    sys.orig_argv = command_that_proves_once(millrace_command(arguments), notes)
     prove_once(notes)
     try:
         main()

@@ -1,6 +1,5 @@
 """A group of real processes that learn one model: each a `millrace run` with a folder and a config of its own."""
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -55,10 +54,7 @@ class WhatAGroupLearns:
 
     def settled(self) -> int:
         """Return how many offsets the newest checkpoint has settled; 0 before the first."""
-        newest = None
-        with contextlib.suppress(Exception):  # a folder in change
-            newest = self.shelf.newest()
-        self.last_settled = 0 if newest is None else sum(newest.positions.values())
+        self.last_settled = self.shelf.settled()
         return self.last_settled
 
     def newest(self) -> Statement:

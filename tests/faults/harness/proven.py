@@ -1,20 +1,23 @@
 """Leaves out the proof of a model that an earlier forked start has proven: the same file under the same settings.
 
 The proof is half of what a start of a small model computes, and most forked starts are restarts. A cold start proves
-always, as users' starts do, and so do a group's workers, who prove together. A model of which a claim does not hold, or
-could not be shown, is proven by each start.
+always, as users' starts do. The workers of a group prove together, so all of them must prove or none: none can end its
+proof before all have begun theirs, and only who has ended one makes a note. A worker that replaces itself by a new
+process goes by the notes as well. A model of which a claim does not hold, or could not be shown, is proven by each
+start.
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from millrace.app.service import model_setup, service
+from millrace.app.service import group_service, model_setup, service
 from millrace.app.settings import Settings
 
-_DECIDES = frozenset({"records", "model", "training", "balance", "windows", "reservoir"})
-"""The sections of settings on which the outcome of a proof depends."""
+_DECIDES = dict.fromkeys(("records", "model", "training", "balance", "windows", "reservoir"), True)
+"""The sections of settings on which the outcome of a proof depends, beside how many workers a group has."""
 
 
 def prove_once(notes: Path) -> None:
@@ -30,9 +33,17 @@ def prove_once(notes: Path) -> None:
             note.touch()
         return findings
 
-    mock.patch.object(service, "prove", unless_noted).start()
+    for where in (service, group_service):
+        mock.patch.object(where, "prove", unless_noted).start()
+
+
+def command_that_proves_once(command: Sequence[str], notes: Path) -> list[str]:
+    """Return a command of Python that runs `millrace` such that it goes by the notes as this process does."""
+    code = command.index("-c") + 1
+    prelude = f"from tests.faults.harness.proven import prove_once, Path; prove_once(Path({str(notes)!r})); "
+    return [*command[:code], prelude + command[code], *command[code + 1 :]]
 
 
 def _identity(settings: Settings) -> str:
-    code = settings.model.build.file.read_bytes()
-    return hashlib.sha256(code + settings.model_dump_json(include=set(_DECIDES)).encode()).hexdigest()
+    decides = settings.model_dump_json(include={**_DECIDES, "scale": {"workers"}})
+    return hashlib.sha256(settings.model.build.file.read_bytes() + decides.encode()).hexdigest()
