@@ -17,7 +17,7 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.spikes import QUIET
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(31)]
-PARTITIONS, EACH = 4, 3000
+PARTITIONS, EACH = 4, 1000
 STILL = Path(__file__).parent / "harness" / "still_model.py"
 SECTIONS: dict[str, Any] = {
     "model": {"build": f"{STILL}:build_model"},
@@ -47,7 +47,7 @@ def test_a_group_of_two_shows_what_one_worker_does_though_a_worker_was_killed(
     topic.write(EACH)
     with GroupOfProcesses(tmp_path, topic, 2, **SECTIONS) as group:
         group.start(0)
-        group.start(1, failpoints="call.settled=kill:after=100")
+        group.start(1, failpoints="call.settled=kill:after=30")
         group.wait_until(lambda: not group.member(1).alive, "the worker is killed", restart=False)
         assert group.settled() < topic.records
         group.assert_learnt_once()
