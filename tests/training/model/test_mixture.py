@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from millrace.pipelines.shaping import BalanceSettings, ReservoirSettings
 from millrace.training.errors import ModelError, OtherModelError
+from millrace.training.model.call.compiled_call import batch_of
 from millrace.training.model.export.answers import SIGNATURE
 from millrace.training.model.export.export_reference import expected_answers
 from millrace.training.model.export.served_module import ServedModel, ServedModule
@@ -23,6 +24,7 @@ from millrace.training.model.variables import model_variables, read
 from millrace.training.model.weights.initial_weights import match, take_over
 from millrace.training.model.weights.weight_files import FoundWeights
 from tests.training.conftest import BATCH, SCHEMA, block, largest_difference, mlp, options_of, state_of, with_feature
+from tests.training.learner_pool import POOL
 from tests.training.model.call.test_recent_rows import PASSES, held, sgd
 
 pytestmark = pytest.mark.tensorflow
@@ -40,9 +42,9 @@ def three(build: Any = sgd) -> Any:
 
 
 def learner_of(build: Any = two, **given: Any) -> Learner:
-    """Build a learner of members."""
+    """Return a learner of members as it is when it has just been built."""
     extra = {name: given.pop(name) for name in ("balance", "augment", "reservoir") if name in given}
-    return Learner(build, None, replace(options_of(passes=PASSES, **given), members=SINCE_DRIFT, **extra))
+    return POOL.lend(build, replace(options_of(passes=PASSES, **given), members=SINCE_DRIFT, **extra))
 
 
 def state(learner: Learner, name: str) -> Any:
@@ -55,7 +57,7 @@ def expects_a_drift(learner: Learner) -> None:
     state(learner, "rise").assign([0, 0, 100, 0.01, 1e-4, 0, 0])
 
 
-@pytest.mark.parametrize("build", [two, three])
+@pytest.mark.parametrize("build", [pytest.param(two, marks=pytest.mark.nightly), three])
 def test_each_member_learns_its_own_rows_by_a_plain_keras_loop_and_the_mean_is_scored_before(build: Any) -> None:
     learner = learner_of(build)
     plain = [sgd() for _ in learner.model.members]
@@ -169,17 +171,16 @@ def state_of_model(model: Any, name: str) -> Any:
 
 
 def test_a_restored_checkpoint_goes_on_with_the_same_bits_through_a_drift() -> None:
-    whole, first, second = (learner_of(partial(three, mlp)) for _ in range(3))
-    for one in (whole, first):
-        expects_a_drift(one)
+    whole, second = (learner_of(partial(three, mlp)) for _ in range(2))
+    expects_a_drift(whole)
     for seed in range(6):
         rows = block(2, seed=seed, first=2 * BATCH * seed)
         whole.learn(rows)
-        for index in range(2):  # cut into other calls
-            (first if seed < 2 else second).learn(tf.nest.map_structure(lambda one, at=index: one[at : at + 1], rows))
         if seed == 1:
-            for part, saved in zip(second.parts, [part.snapshot() for part in first.parts], strict=True):
+            for part, saved in zip(second.parts, [part.snapshot() for part in whole.parts], strict=True):
                 part.restore(saved)
+        for index in range(2 * (seed > 1)):  # cut into other calls
+            second.learn(batch_of(rows, index))
     assert second.model.figures().restarts == 1
     assert largest_difference(state_of(whole), state_of(second)) == 0
     np.testing.assert_array_equal(held(whole), held(second))
@@ -205,9 +206,9 @@ def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_the_proofs_at_a_start_hold(replicas: int) -> None:
-    learner = learner_of(partial(three, regularized), replicas=replicas)
+@pytest.mark.parametrize(("members", "replicas"), [(two, 1), pytest.param(three, 2, marks=pytest.mark.nightly)])
+def test_the_proofs_at_a_start_hold(members: Any, replicas: int) -> None:
+    learner = learner_of(partial(members, regularized), replicas=replicas)
     learner.trace(learner.rows_of(learner.probe()), deterministic=True)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
     assert {finding.holds for finding in findings} == {True}, findings
@@ -238,11 +239,13 @@ def test_members_learn_beside_all_that_shapes_the_rows() -> None:
         "reservoir": ReservoirSettings(size=40, share=0.25),
         "augment": lambda features, label, weight: (features, label, weight),
     }
-    one, other = (learner_of(**shaped) for _ in range(2))
-    for seed in range(5):
-        assert one.learn(block(2, seed=seed, first=2 * BATCH * seed)).result.finite.all()
-        other.learn(block(2, seed=seed, first=2 * BATCH * seed))
-    assert largest_difference(state_of(one), state_of(other)) == 0
+    learner, states = learner_of(**shaped), []
+    for _ in range(2):
+        POOL.anew(learner)
+        for seed in range(5):
+            assert learner.learn(block(2, seed=seed, first=2 * BATCH * seed)).result.finite.all()
+        states.append(state_of(learner))
+    assert largest_difference(*states) == 0
 
 
 def named() -> Any:

@@ -1,5 +1,6 @@
 """Whose code AutoGraph rewrites while a call is traced: the user's, with all that it calls, and none of ours."""
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -59,27 +60,35 @@ class BranchingOptimizer(keras.optimizers.Adam):
         super().apply([halved_where_large(gradient) for gradient in grads], trainable_variables)
 
 
-def with_branching_optimizer() -> Any:
-    model = mlp()
-    model.compile(optimizer=BranchingOptimizer(1e-2), loss="binary_crossentropy")
-    return model
+def with_branches(*layers: Any, model: Any = keras.Model) -> Any:
+    built = mlp(*layers, model=model)
+    built.compile(optimizer=BranchingOptimizer(1e-2), loss="binary_crossentropy")
+    return built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize(
-    ("build", "plain"),
+    ("build", "step"),
     [
-        (lambda: mlp(model=Branching), lambda: mlp(model=Plain)),
-        (lambda: mlp(Mapping()), mlp),
-        (lambda: mlp(Mapping(), model=Plain), lambda: mlp(model=Plain)),
-        (with_branching_optimizer, mlp),
+        (lambda: with_branches(Mapping()), keras.Model),
+        (lambda: with_branches(Mapping(), model=Branching), Plain),
+        *(
+            pytest.param(build, step, marks=pytest.mark.nightly)
+            for build, step in (
+                (lambda: mlp(model=Branching), Plain),
+                (lambda: mlp(Mapping()), keras.Model),
+                (lambda: mlp(Mapping(), model=Plain), Plain),
+                (with_branches, keras.Model),
+            )
+        ),
     ],
-    ids=["step", "layer", "layer-in-own-step", "optimizer"],
+    ids=["in-keras-step", "in-own-step", "step", "layer", "layer-in-own-step", "optimizer"],
 )
 def test_branches_over_tensors_in_the_users_code_work(
-    learner_of: MakeLearner, build: Any, plain: Any, passes: int
+    learner_of: MakeLearner, build: Any, step: Any, passes: int
 ) -> None:
-    branching, straight = learner_of(build, passes=passes), learner_of(plain, passes=passes)
+    branching, straight = learner_of(build, passes=passes), learner_of(partial(mlp, model=step), passes=passes)
     losses = [learner.learn(block(3)).result.losses.tolist() for learner in (branching, straight)]
     assert losses[0] == pytest.approx(losses[1])
     assert [finding.holds for finding in ModelProof(branching).findings()] == [True, True]
