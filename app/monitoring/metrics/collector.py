@@ -47,7 +47,10 @@ class ServiceCollector(Collector):
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the text and its content type: Prometheus' own, or OpenMetrics where the client accepts it."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # the version is no number, with which it compares it
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
     def collect(self) -> Iterable[Metric]:

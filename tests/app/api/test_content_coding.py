@@ -43,3 +43,11 @@ def test_a_file_of_the_page_is_not_compressed_for_a_client_that_refuses_it(api: 
     refused = api.get("/page/charts.js", headers={"accept-encoding": "gzip;q=0"})
     assert "content-encoding" not in refused.headers
     assert int(refused.headers["content-length"]) > len(gzip.compress(refused.content))
+
+
+@pytest.mark.parametrize("version", ["latest", "x.1", "٣"])
+def test_a_client_that_accepts_a_version_that_is_none_gets_the_usual_metrics(api: Client, version: str) -> None:
+    usual = api.get("/metrics").headers["content-type"]
+    for kind in ("application/openmetrics-text", "text/plain"):
+        answer = api.get("/metrics", headers={"accept": f"{kind};version={version};escaping=all".encode()})
+        assert (answer.status_code, answer.headers["content-type"]) == (200, usual)
