@@ -5,8 +5,9 @@ beginning; a few are sent at once.
 """
 
 import contextlib
+import logging
 import tarfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from io import BufferedReader
 import anyio
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from millrace.app.api.offload import run_on_thread
 from millrace.app.api.problem_documents import ProblemError
@@ -23,8 +25,9 @@ from millrace.app.monitoring.models import ExportList, ExportView
 from millrace.app.monitoring.observer import Observer
 from millrace.app.monitoring.shapes import stamp
 from millrace.training.checkpoints.exports.version_folder import FILE_NAME, VersionFolder
-from millrace.training.errors import MissingExportError
+from millrace.training.errors import CorruptError, MissingExportError, NewerFormatError
 
+log = logging.getLogger(__name__)
 _TAR = "application/x-tar"
 _PIECE = 1 << 20
 _STREAMS = 4
@@ -50,6 +53,8 @@ class ExportRoutes:
         self._observer, self._folder = observer, folder
         self._reads, self._streams = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_STREAMS)
         self._sending = 0
+        self._left_out: dict[int, str] = {}
+        """Of each version that cannot be listed, why."""
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -78,18 +83,30 @@ class ExportRoutes:
                 fix="Ask again in some seconds.",
                 headers={"retry-after": "5"},
             )
-        members, opened = await run_on_thread(partial(self._open, number), self._reads)
+        self._sending += 1  # from now on: others may ask while the files are being opened
+        try:
+            members, opened = await run_on_thread(partial(self._open, number), self._reads)
+        except BaseException:
+            self._sending -= 1
+            raise
         size = sum(len(one.head) + one.size + one.padding for one in members) + 2 * _BLOCK
         headers = {"content-length": str(size), "content-disposition": f'attachment; filename="{number}.tar"'}
-        return StreamingResponse(self._stream(members, opened), media_type=_TAR, headers=headers)
+        return _Tar(self._stream(members), headers, partial(self._sent, opened))
 
     def _list(self) -> list[ExportView]:
         found: list[ExportView] = []
+        left_out: dict[int, str] = {}
         if self._folder is None:
             return found
         for number in reversed(self._folder.numbers()):
             with contextlib.suppress(MissingExportError):  # pruned meanwhile
-                manifest = self._folder.manifest(number)
+                try:
+                    manifest = self._folder.manifest(number)
+                except (CorruptError, NewerFormatError) as error:  # one version must not hide the others
+                    left_out[number] = str(error)
+                    if self._left_out.get(number) != str(error):
+                        log.warning("export %d is not listed: %s", number, error)
+                    continue
                 found.append(
                     ExportView(
                         number=manifest.number,
@@ -101,6 +118,7 @@ class ExportRoutes:
                         max_difference=manifest.proof.max_difference,
                     )
                 )
+        self._left_out = left_out
         return found
 
     def _open(self, number: int) -> tuple[list[_TarMember], ExitStack]:
@@ -120,21 +138,36 @@ class ExportRoutes:
                 members.append(_TarMember(about.tobuf(tarfile.PAX_FORMAT), file, about.size))
             return members, opened.pop_all()
 
-    async def _stream(self, members: Iterable[_TarMember], opened: ExitStack) -> AsyncIterator[bytes]:
-        """Yield the bytes of the tar, and close the files at the end or when the client has left."""
-        self._sending += 1
+    def _sent(self, opened: ExitStack) -> None:
+        """Make room for the next one, and close the files."""
+        self._sending -= 1
+        opened.close()
+
+    async def _stream(self, members: Iterable[_TarMember]) -> AsyncIterator[bytes]:
+        """Yield the bytes of the tar."""
+        for member in members:
+            yield member.head
+            left = member.size
+            while left:
+                piece = await run_on_thread(partial(member.file.read, min(left, _PIECE)), self._streams)
+                if len(piece) != min(left, _PIECE):
+                    raise EOFError("a file of the export was cut short while it was sent")
+                left -= len(piece)
+                yield piece
+            yield bytes(member.padding)
+        yield bytes(2 * _BLOCK)
+
+
+class _Tar(StreamingResponse):
+    """A version on its way to one client."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str], on_end: Callable[[], None]) -> None:
+        super().__init__(pieces, headers=headers, media_type=_TAR)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the end, or until the client has left."""
         try:
-            for member in members:
-                yield member.head
-                left = member.size
-                while left:
-                    piece = await run_on_thread(partial(member.file.read, min(left, _PIECE)), self._streams)
-                    if len(piece) != min(left, _PIECE):
-                        raise EOFError("a file of the export was cut short while it was sent")
-                    left -= len(piece)
-                    yield piece
-                yield bytes(member.padding)
-            yield bytes(2 * _BLOCK)
+            await super().__call__(scope, receive, send)
         finally:
-            self._sending -= 1
-            opened.close()
+            self._on_end()

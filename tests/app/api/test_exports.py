@@ -1,8 +1,11 @@
 """The exports over HTTP: the list, a version as a tar, what the status and the metrics say of them."""
 
+import asyncio
 import io
 import tarfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import load
-from millrace.training.checkpoints.exports.version_folder import VersionFolder
+from millrace.training.checkpoints.exports.version_folder import ExportManifest, VersionFolder
 from tests.app.api_rig import CONFIG, Client, Rig, is_problem
 from tests.app.metrics_text import Scrape
 from tests.training.checkpoints.exports.test_version_folder import publish
@@ -57,6 +60,39 @@ def test_a_version_that_is_not_there_is_a_404_with_those_that_are(serving: Clien
     answer = serving.get("/exports/4")
     assert is_problem(answer, 404)
     assert "there are: 3, 7" in answer.json()["detail"]
+
+
+def test_a_damaged_version_hides_no_other(
+    serving: Client, versions: VersionFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = versions.version(3) / "millrace.json"
+    manifest.chmod(0o600)
+    manifest.write_text(manifest.read_text()[:-20])
+    for _ in range(2):
+        assert [one["number"] for one in serving.seen("/exports")["exports"]] == [7]
+    assert is_problem(serving.get("/exports/3"), 409)
+    assert [one for one in caplog.messages if one.startswith("export 3 is not listed: ")] == caplog.messages
+
+
+def test_of_requests_that_come_at_once_four_are_sent(
+    serving: Client, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_there, read = threading.Event(), VersionFolder.manifest
+
+    def waiting(self: VersionFolder, number: int) -> ExportManifest:
+        assert all_there.wait(20)
+        return read(self, number)
+
+    async def ask(times: int) -> list[int]:
+        asked = [asyncio.create_task(serving._client.get("/exports/7")) for _ in range(times)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED, timeout=2)
+        all_there.set()
+        return [(await one).status_code for one in asked]
+
+    monkeypatch.setattr(VersionFolder, "manifest", waiting)
+    assert Counter(serving._runner.run(ask(10))) == {200: 4, 503: 6}
+    assert is_problem(serving.get("/exports/9"), 404)
+    assert serving._runner.run(ask(4)) == [200] * 4
 
 
 def test_without_a_folder_there_are_no_exports(api: Client) -> None:
