@@ -9,6 +9,7 @@ changed.
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections.abc import Callable, Generator
 from typing import Literal, cast
@@ -25,6 +26,7 @@ from millrace.app.api.tls_handshake import behind_tls
 from millrace.app.settings.sections.api import host_and_port
 from millrace.consumers.errors import ConfigError
 
+log = logging.getLogger(__name__)
 _BACKLOG = 1024
 """Connections that the kernel holds until they are accepted. With fewer, a burst of a thousand would make a probe try
 again after a second."""
@@ -139,7 +141,10 @@ async def _renew(certificate: ServerCertificate) -> None:
     one_at_a_time = anyio.CapacityLimiter(1)
     while True:
         await asyncio.sleep(server_certificate.RENEW_EVERY_S)
-        await run_on_thread(certificate.renew, one_at_a_time)
+        try:
+            await run_on_thread(certificate.renew, one_at_a_time)
+        except Exception:  # or no later certificate would ever be seen
+            log.exception("the certificate was not looked at; the next look is due in a minute")
 
 
 def _listening(setting: str, address: str) -> socket.socket:

@@ -36,6 +36,7 @@ class ServerCertificate:
         try:
             digest = _digest(self._tls)
             if digest == self._loaded:
+                self._complaint = None
                 return
             self.context, self._loaded, self.ends_at = _context(self._tls), digest, _ends_at(self._tls)
         except ConfigError as error:

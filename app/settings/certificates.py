@@ -47,6 +47,8 @@ def trusting(authorities: PemFile | None, purpose: ssl.Purpose = ssl.Purpose.SER
         return ssl.create_default_context(purpose, cafile=str(authorities.path))
     except ssl.SSLError:
         raise ConfigError(f"{authorities.setting}: {authorities.path} holds no certificate in PEM form") from None
+    except OSError as error:  # it was there a moment ago
+        raise ConfigError(f"{authorities.setting}: {authorities.path} cannot be read: {why_unread(error)}") from None
 
 
 def client_context(
@@ -76,6 +78,11 @@ def present(context: ssl.SSLContext, certificate: PemFile, key: PemFile, passwor
         raise ConfigError(
             f"{certificate.setting} {certificate.path} and {key.setting} {key.path} do not go together: {what}; {hint}"
         ) from None
+    except OSError as error:  # they were there a moment ago
+        pair = f"{certificate.setting} {certificate.path} or {key.setting} {key.path}"
+        raise ConfigError(f"{pair} cannot be read: {why_unread(error)}") from None
+    except ValueError:  # Python's own, of what it would hand to OpenSSL
+        raise ConfigError(f"{key.setting}: the password of {key.path} is longer than OpenSSL takes; {hint}") from None
 
 
 def first_certificate(pem: bytes) -> str:

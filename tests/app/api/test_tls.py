@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 from cryptography import x509
-from pydantic import ValidationError
+from cryptography.hazmat.primitives import serialization
+from pydantic import SecretStr, ValidationError
 
 from millrace.app.api import http_protocol, server_certificate, tls_handshake
 from millrace.app.api.server import ApiServer
@@ -302,6 +303,33 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_cuts_nobody_off(
         wait_for(lambda: shown(server, authority) != first)
         client.get(url(server, "/livez"))
         assert before <= connections(server)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("fault", ["a password that OpenSSL does not take", "an unforeseen error"])
+def test_whatever_goes_wrong_at_a_renewal_the_next_one_is_seen(
+    fault: str,
+    server: ApiServer,
+    authority: Authority,
+    tls: TlsSettings,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = shown(server, authority)
+    with monkeypatch.context() as broken:
+        if fault == "an unforeseen error":
+            broken.setattr(server_certificate, "_digest", lambda _tls: 1 / 0)
+            said = "the certificate was not looked at"
+        else:
+            key = serialization.load_pem_private_key(tls.key.read_bytes(), None)
+            forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+            broken.setattr(server_certificate, "read_secret", lambda *_: SecretStr("long" * 1000))
+            tls.key.write_bytes(key.private_bytes(*forms, serialization.BestAvailableEncryption(b"hidden")))
+            said = "is longer than OpenSSL takes"
+        wait_for(lambda: said in caplog.text)
+    authority.issue(tls.key.parent)
+    wait_for(lambda: shown(server, authority) != first)
 
 
 def certificate_end(server: ApiServer, authority: Authority) -> list[float]:
