@@ -5,6 +5,7 @@ import time
 from typing import NamedTuple
 
 _LOG_EVERY_S = 60.0
+_LONGEST = 400
 
 
 class Readiness(NamedTuple):
@@ -14,6 +15,12 @@ class Readiness(NamedTuple):
     """What goes where, in words."""
     warning: str | None = None
     """What is dangerous about it; None where nothing is."""
+
+
+def in_a_line(why: str) -> str:
+    """Return why a request failed as one line of bounded length: it may quote the server, which sends a whole page."""
+    line = " ".join(why[: 10 * _LONGEST].split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 class Outage:

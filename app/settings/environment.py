@@ -126,6 +126,11 @@ def begun_again(times: int, suspects: str) -> dict[str, str]:
     return {**os.environ, _TIMES: str(times), _SUSPECTS: suspects}
 
 
+def any_set(names: Iterable[str]) -> bool:
+    """Return whether one of these variables of a library is set."""
+    return any(name in os.environ for name in names)
+
+
 def set_unless_set(variables: Mapping[str, str]) -> None:
     """Set variables of a library in this process, but none that somebody has set."""
     for name, value in variables.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from prometheus_client.core import Metric as Family
 
 from millrace.app.service.mlflow.figures import MlflowFigures
-from millrace.app.service.sending import Outage, Readiness
+from millrace.app.service.sending import Outage, Readiness, in_a_line
 from millrace.app.settings import Settings
 from millrace.app.settings.environment import set_unless_set
 from millrace.app.settings.loading import leaves
@@ -102,7 +102,7 @@ class Mlflow:
                     experiment.end()
             except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may end the thread
                 experiment = None  # asked for anew, in case that somebody has deleted it there
-                why = f"{type(error).__name__}: {error}"
+                why = in_a_line(f"{type(error).__name__}: {error}")
                 self._figures = replace(self._figures, failed=self._figures.failed + 1, error=why)
                 self._outage.failed(why)
             if not ended:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
+import requests
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -35,11 +36,14 @@ from opentelemetry.trace import set_span_in_context
 from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Sample
 
+from millrace.app.settings.environment import any_set
 from millrace.training.telemetry.meter import CallTimes
 from millrace.training.trainer.save_figures import LastSave
 
 _SCOPE = "millrace"
 _FAMILIES = ("counter", "gauge", "histogram")
+_PROVIDERS = tuple(f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{kind}CREDENTIAL_PROVIDER" for kind in ("", "METRICS_", "TRACES_"))
+"""The variables that name who makes a session."""
 
 
 class _Why(logging.Filter):
@@ -56,6 +60,24 @@ _WHY = _Why()
 """One for the process: the exporters' loggers are the process's too."""
 
 
+def _session() -> requests.Session | None:
+    """Return a session for which a redirect is a failure: the exporters follow none, and count it as a success.
+
+    None where the environment names who makes the session.
+    """
+    if any_set(_PROVIDERS):
+        return None
+    session = requests.Session()
+    session.hooks["response"].append(_refuse_redirect)
+    return session
+
+
+def _refuse_redirect(response: requests.Response, **_options: Any) -> None:
+    if 300 <= response.status_code < 400:
+        response.close()
+        raise requests.HTTPError(f"it answers {response.status_code}, a redirect, which is not followed")
+
+
 class Messages:
     """Makes and sends the messages of one service. Used on one thread."""
 
@@ -66,8 +88,8 @@ class Messages:
         # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes last, so that it holds.
         ours = Resource.create({"service.name": name, "service.instance.id": instance})
         resource = self._resource = ours.merge(OTELResourceDetector().detect())
-        self._metrics = OTLPMetricExporter(f"{endpoint}/v1/metrics", headers=dict(headers))
-        self._traces = OTLPSpanExporter(f"{endpoint}/v1/traces", headers=dict(headers))
+        self._metrics = OTLPMetricExporter(f"{endpoint}/v1/metrics", headers=dict(headers), session=_session())
+        self._traces = OTLPSpanExporter(f"{endpoint}/v1/traces", headers=dict(headers), session=_session())
         self._ended = list[ReadableSpan]()
         # No sampler here, so that OTEL_TRACES_SAMPLER holds.
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)

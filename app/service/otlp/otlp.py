@@ -18,7 +18,7 @@ from typing import ClassVar
 from prometheus_client.core import Metric as Family
 
 from millrace.app.service.otlp.figures import OtlpFigures
-from millrace.app.service.sending import Outage, Readiness
+from millrace.app.service.sending import Outage, Readiness, in_a_line
 from millrace.app.settings import Settings
 from millrace.app.settings.secret_files import exposure, read_secret
 from millrace.app.settings.sections.opentelemetry import OpenTelemetrySettings
@@ -157,6 +157,7 @@ class Otlp:
             )
             self._outage.succeeded()
         else:
+            why = in_a_line(why)
             self._figures = replace(figures, failed=figures.failed + 1, error=why)
             self._outage.failed(why)
 

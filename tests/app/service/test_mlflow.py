@@ -46,8 +46,8 @@ def telling(folder: Path, url: str) -> Iterator[Rig]:
 
 
 @contextmanager
-def failing(*, hangs: bool) -> Iterator[str]:
-    """A server that answers each request with 500, or none; give its address."""
+def failing(*, hangs: bool, page: bytes = b"") -> Iterator[str]:
+    """A server that answers each request with 500, with a page as a proxy's, or not at all; give its address."""
     ended = threading.Event()
 
     class Handler(socketserver.StreamRequestHandler):
@@ -56,7 +56,9 @@ def failing(*, hangs: bool) -> Iterator[str]:
                 pass
             if hangs:
                 ended.wait(60)
-            self.wfile.write(b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            status = b"403 Log In" if page else b"500 Broken"
+            head = b"HTTP/1.1 %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(page))
+            self.wfile.write(head + page)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -73,18 +75,19 @@ def figures(rig: Rig) -> MlflowFigures:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["away", "answers 500", "hangs"])
+@pytest.mark.parametrize("how", ["away", "answers 500", "answers a page", "hangs"])
 def test_a_server_that_fails_stops_nothing_and_is_counted(
     how: str, tmp_path: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with failing(hangs=how == "hangs") as broken:
+    page = b"<html>\n" * 100_000 if how == "answers a page" else b""
+    with failing(hangs=how == "hangs", page=page) as broken:
         url = "http://127.0.0.1:9" if how == "away" else broken
         with telling(tmp_path, url) as rig:
             wait_for(lambda: figures(rig).failed >= 2, timeout=60)
             assert (figures(rig).sent, figures(rig).versions) == (0, 0)
-            assert figures(rig).error
+            assert 0 < len(figures(rig).error or "") < 500
             stopping = time.monotonic()
         assert time.monotonic() - stopping < 20
     lines = [one.getMessage() for one in caplog.records if one.name == mlflow.__name__]
