@@ -1,18 +1,20 @@
 """docs/plugins.md followed to the letter: its files and settings beside a model, and `millrace validate` on them."""
 
 import json
-import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from millrace.app.cli.command_list import application
 from millrace.app.settings import load, to_decoder
+from millrace.app.tools.validate import kafka_check
 from millrace.training.detectors.conformance import complaints
 from millrace.training.detectors.detectors import detector_of
 from tests.app.tools.export.exported_model import project
 from tests.app.tools.export.test_onnx import CONFIG, MODEL
-from tests.faults.harness.fork_server import run_forked
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()
@@ -85,23 +87,28 @@ def test_the_format_of_the_page_reads_the_lines_of_services(tmp_path: Path) -> N
     ]
 
 
+@pytest.fixture
+def validate(forked_modules: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run `millrace validate`, and return what it prints. Kafka is not there, and is a check of its own."""
+    monkeypatch.setattr(kafka_check, "_CONNECT_S", 0.5)
+    runner = CliRunner(env={"COLUMNS": "200"})
+    return lambda *words: runner.invoke(application, ["validate", *words]).stdout
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_millrace_validate_examines_the_format_of_the_page(tmp_path: Path) -> None:
-    run = run_forked(["validate", "-c", str(reading(tmp_path)), "--json"], cwd=tmp_path, env=os.environ)
-    checks = json.loads(run.stdout)["checks"]
-    # Neither Kafka nor a model is there, and they are checks of their own.
+def test_millrace_validate_examines_the_format_of_the_page(tmp_path: Path, validate: Callable[..., str]) -> None:
+    checks = json.loads(validate("-c", str(reading(tmp_path)), "--json"))["checks"]
+    # Nor is a model there, and it is a check of its own.
     assert [check["outcome"] for check in checks if check["name"] == "format"] == ["ok"] * 8
 
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_millrace_validate_takes_the_classes_of_the_page(tmp_path: Path) -> None:
+def test_millrace_validate_takes_the_classes_of_the_page(tmp_path: Path, validate: Callable[..., str]) -> None:
     further = [placed(section, tmp_path) for section in ("An export writer", "A detector")]
     yaml = "\n".join(block(section, "yaml") for section in ("An export writer", "A detector"))
     project(tmp_path, CONFIG.replace(re.findall("export: .*", CONFIG)[0], yaml), MODEL, saves=0)
-    env = {**os.environ, "COLUMNS": "200"}
-    said = run_forked(["validate", "-c", str(tmp_path / "clicks.yaml")], cwd=tmp_path, env=env, timeout=400).stdout
-    # Kafka is not there, and is a check of its own.
+    said = validate("-c", str(tmp_path / "clicks.yaml"))
     for name in further:
         assert re.search(rf"\bok\b.*{re.escape(name)} (answers|marks)", said), said
