@@ -5,7 +5,8 @@ also records what reaches the optimizers (`training/model/proof/row_pull.py`), b
 pull:
 
 1. what absent rows hold changes nothing: neither a weight nor a metric, and a batch of them counts in no metric;
-2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one, and something is learnt;
+2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one, wherever in the batch it
+   stands and in proportion to its weight, and something is learnt;
 3. one replica and several come to the same weights (where there are several, and the model draws no random numbers).
 
 With `training.rows: together` the loss compares rows of whole batches, and other rules hold: no absent row is ever
@@ -201,6 +202,8 @@ class ModelProof:
                 "reduction, sum_over_batch_size, or divide by training.batch_size"
             )
             return Finding(claim=claim, holds=False, detail=text)
+        if text := self._minds_place(probe, whole) or self._minds_weight(probe, whole):
+            return Finding(claim=claim, holds=False, detail=text, rounding=self._cancels(probe))
         return self._reported_loss(claim, probe)
 
     def _updates_nothing(self, whole: RecordedBatch) -> str:
@@ -224,6 +227,41 @@ class ModelProof:
         none = np.zeros(self._learner.options.batch_size, np.bool_)
         apart = self._trials.recorded(probe, none, weight=weight)
         return [self._trials.recorded(probe, part, weight=weight).beyond(apart) for part in parts]
+
+    def _minds_place(self, probe: Probe, whole: RecordedBatch) -> str:
+        """Return what is wrong if the same rows in another order pull otherwise; nothing where they pull the same."""
+        if self._draws():
+            return ""  # a mask as that of Dropout is drawn by place
+        order = np.random.default_rng(1).permutation(self._learner.options.batch_size)
+        wrong = differing(self._trials.recorded(probe.arranged(order)).pulls, whole.pulls, self._rounding)
+        if not wrong:
+            return ""
+        return (
+            f"{wrong[0]} changes with the order of the rows, as if some places of a batch counted less than others, or "
+            "not at all: take all rows of the batch, and treat them alike"
+        )
+
+    def _minds_weight(self, probe: Probe, whole: RecordedBatch) -> str:
+        """Return what is wrong if rows of half the weight pull otherwise than half as far; nothing without weights."""
+        options = self._learner.options
+        if options.schema.weight is None and (options.balance is None or options.balance.how != "weight"):
+            return ""
+        apart = self._trials.recorded(probe, np.zeros(options.batch_size, np.bool_))
+        wrong = list[str]()
+        for full in (1.0, _FAINT):  # a step that clips by itself does not reach its bound with the faint one
+            one = whole if full == 1.0 else self._trials.recorded(probe, weight=full)
+            half = self._trials.recorded(probe, weight=full / 2)
+            twice = {place: 2 * pull for place, pull in half.beyond(apart).items()}
+            if not (wrong := differing(twice, one.beyond(apart), self._rounding, beside=[apart.pulls])):
+                return ""
+        return (
+            f"{wrong[0]} is not half as large with half the weight of each row: multiply the loss of each row by its "
+            "sample_weight, as self.compute_loss does"
+        )
+
+    def _draws(self) -> bool:
+        """Return whether the model draws random numbers."""
+        return any("seed_generator" in key for key in self._trials.kept.variables)
 
     def _clips_by_itself(self, probe: Probe) -> bool:
         """Return whether gradients do not add up because the step clips them, and for no other reason.
@@ -305,7 +343,7 @@ class ModelProof:
     def _replicas(self, probe: Probe) -> Finding:
         replicas = self._learner.replicas
         claim = f"1 replica and {replicas} agree"
-        if any("seed_generator" in key for key in self._trials.kept.variables):
+        if self._draws():
             return Finding(claim=claim, holds=None, detail="the model draws random numbers, on each replica the same")
         single = ProofTrials(self._learner.alone(self._learner.batch_size))
         single.begin_as(self._trials)

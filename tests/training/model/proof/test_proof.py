@@ -490,8 +490,9 @@ def test_the_proof_computes_no_batch_twice(learner_of: MakeLearner, monkeypatch:
     monkeypatch.setattr(TrainingCall, "record", counted(record))
     assert [finding.holds for finding in ModelProof(learner).findings()] == [True, True]
     # Four calls (all rows, none, absent ones filled in two ways), and as records: all rows twice, none, two halves,
-    # absent ones filled in two ways, a quarter's rows four times over; and a quarter, with and without its rows.
-    assert sum(rows) == (4 + 8 + 2 * 0.25) * BATCH
+    # absent ones filled in two ways, a quarter's rows four times over, all in another order; and a quarter, with and
+    # without its rows.
+    assert sum(rows) == (4 + 9 + 2 * 0.25) * BATCH
 
 
 def test_the_proof_leaves_the_model_as_it_was(learner_of: MakeLearner) -> None:
