@@ -73,6 +73,11 @@ CASES: Mapping[str, tuple[Mapping[str, str], tuple[str, ...], int]] = {
         ("MillraceExportsRefused",),
         2,
     ),
+    "exports of every few hours are refused": (
+        {"millrace_exports_refused_total": "0+0.003x{}", "millrace_exports_total": "3x{}"},
+        ("MillraceExportsRefused",),
+        26,
+    ),
     "one in between succeeds": ({"millrace_exports_refused_total": "0+0.2x{}"}, (), 2),
     "the gate holds": ({"millrace_export_held_back_seconds": "0+60x{}"}, ("MillraceExportsHeldBack",), 7),
     "the gate has held for some hours": ({"millrace_export_held_back_seconds": "0+60x{}"}, (), 5),
