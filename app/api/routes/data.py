@@ -67,7 +67,7 @@ class DataRoutes:
         router = APIRouter(tags=["How it goes"])
         add = partial(router.add_api_route, response_model_exclude_none=True)
         add("/data", self.data, response_model=DataAnswer)
-        add("/data/{field}", self.field, response_model=FieldAnswer, responses=NOT_FOUND)
+        add("/data/{field:path}", self.field, response_model=FieldAnswer, responses=NOT_FOUND)
         return router
 
     async def data(self) -> DataAnswer:

@@ -1,10 +1,13 @@
 """Whether the records are as they were, as `/data` says it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
+from millrace.app.api import http_app
 from tests.app.api_rig import Client, Rig, is_problem
 from tests.training.trainer.inputs.world import Watch, World, planted
 
@@ -141,3 +144,18 @@ def test_a_field_whose_values_are_all_missing_is_shown(watching: Callable[..., C
     assert answer["field"]["missing"] == 1.0
     assert "quantiles" not in answer["field"]
     assert sum(answer["histogram"]["now"]) == 0
+
+
+def test_a_field_with_a_slash_in_its_name_is_shown_as_any_other(
+    rig: Rig, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = watch.inputs.view
+    assert view is not None
+    renamed = replace(view, fields=[replace(one, name=f"shop/{one.name}") for one in view.fields])
+    monkeypatch.setattr(http_app, "_inputs", lambda _service: renamed)
+    client = Client(rig)
+    for name in ("shop/price_0", "shop/app"):
+        for path in (name, quote(name, safe="")):
+            assert client.seen(f"/data/{path}")["field"]["field"] == name
+    is_problem(client.get("/data/shop"), 404)
+    client.close()
