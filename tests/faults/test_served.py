@@ -9,6 +9,8 @@ import pytest
 from tests.faults.campaigns.served import prove_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(47)]
+ROWS, KILLS = 1_000, 2
+"""The server is killed, then the trainer."""
 
 
 def test_a_row_at_serving_is_the_row_of_training_bit_for_bit_through_kills(
@@ -16,8 +18,8 @@ def test_a_row_at_serving_is_the_row_of_training_bit_for_bit_through_kills(
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = prove_rows(broker, tmp_path, rows=2_000, kills=2, seed=seed, on_strike=print, every="3s")
+    figures = prove_rows(broker, tmp_path, rows=ROWS, kills=KILLS, seed=seed, on_strike=print, every="3s")
     record_property("served", figures.summary())
     assert (figures.served_rows_wrong, figures.not_learnt, figures.refused) == (0, 0, 0)
-    assert figures.served_rows >= 2_000
-    assert figures.served_kills == 2
+    assert figures.served_rows >= ROWS
+    assert figures.served_kills == KILLS

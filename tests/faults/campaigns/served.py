@@ -194,7 +194,11 @@ def prove_rows(
                 "features": {**FEATURES, "user": "int64", "past": {"dtype": "int64", "field": "id"}},
                 "event_time": {"field": "at"},
             },
-            model={"build": f"{Path(served_model.__file__)}:build_model"},
+            # Each save and each export writes the whole table.
+            model={
+                "build": f"{Path(served_model.__file__)}:build_model",
+                "args": {"most": min(rows, served_model.MOST)},
+            },
             windows={
                 "by": "user",
                 "of": ["x", "past"],

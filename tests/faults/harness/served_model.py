@@ -41,11 +41,12 @@ def number_of(answer: Any) -> int:
 class RowNumbers(keras.layers.Layer):
     """The number of each row as floats; by partition and id how often it was learnt, and the sum of its numbers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, most: int, **options: Any) -> None:
         super().__init__(**options)
+        self.most = most
         self.table = self.add_weight(
             name="table",
-            shape=(PARTITIONS, MOST, 2),
+            shape=(PARTITIONS, most, 2),
             dtype="int64",
             initializer="zeros",
             trainable=False,
@@ -66,11 +67,11 @@ class RowNumbers(keras.layers.Layer):
     def add(self, rows: Any, weights: Any) -> None:
         """Take rows in; absent rows have no weight."""
         present = tf.cast(weights > 0, tf.int64)
-        places = tf.cast(rows["partition"], tf.int64) * MOST + rows["id"]
+        places = tf.cast(rows["partition"], tf.int64) * self.most + rows["id"]
         added = tf.math.unsorted_segment_sum(
-            tf.stack([present, present * numbers_of(rows)], 1), places, PARTITIONS * MOST
+            tf.stack([present, present * numbers_of(rows)], 1), places, PARTITIONS * self.most
         )
-        self.table.value.assign_add(tf.reshape(added, [PARTITIONS, MOST, 2]))
+        self.table.value.assign_add(tf.reshape(added, [PARTITIONS, self.most, 2]))
 
 
 class CountingRows(keras.Model):
@@ -94,8 +95,8 @@ class ScoreLoss(keras.losses.Loss):
         return keras.losses.binary_crossentropy(keras.ops.reshape(y_true, (-1, 1)), y_pred[:, :1])
 
 
-def build_model() -> keras.Model:
-    """Build and compile it."""
+def build_model(most: int = MOST) -> keras.Model:
+    """Build and compile it, for so many records of a partition."""
     print("model: building", flush=True)  # noqa: T201 - seen by whoever waits for this moment
     inputs = {
         "x": keras.Input((LENGTH, WIDTH), name="x"),
@@ -107,7 +108,7 @@ def build_model() -> keras.Model:
         "id": keras.Input((), name="id", dtype="int64"),
         "partition": keras.Input((), name="partition", dtype="int32"),
     }
-    numbers = RowNumbers(name="numbers")
+    numbers = RowNumbers(most, name="numbers")
     hidden = keras.layers.Dense(8, activation="relu")(keras.layers.Flatten()(inputs["x"]))
     score = keras.layers.Dense(1, activation="sigmoid")(hidden)
     model = CountingRows(inputs, keras.layers.Concatenate(name="y")([score, numbers(inputs)]))
