@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -17,6 +15,7 @@ from millrace.consumers.fingerprints import Fingerprint
 from millrace.consumers.records import Chunk, Partition
 from millrace.training.checkpoints.folder import Folder
 from tests.faults.harness.data_service import DataService
+from tests.faults.harness.fork_server import ForkedProcess
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import ExpectedPosition, good
 from tests.faults.harness.shelf import Shelf
@@ -115,21 +114,17 @@ def config(folder: Path, extra: str = "") -> Path:
     return path
 
 
-def pretrain(path: Path, *arguments: str) -> "subprocess.Popen[str]":
+def pretrain(path: Path, *arguments: str) -> ForkedProcess:
     command = ["pretrain", "-c", str(path), "--position", "t:0=1", "--validation", "0", "--json", *arguments]
-    return subprocess.Popen(
-        [sys.executable, "-c", "from millrace.app.cli import main; main()", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-    )
+    return ForkedProcess(command, Path.cwd(), os.environ, (path.with_name("out"), path.with_name("err")))
 
 
-def outcome(process: "subprocess.Popen[str]", folder: Path) -> tuple[Any, dict[int, tuple[int, int, int]]]:
+def outcome(process: ForkedProcess, folder: Path) -> tuple[Any, dict[int, tuple[int, int, int]]]:
     """Return what the pretraining says, and what its model has added up."""
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err
+    ended = process.wait(400)
+    out, err = ((folder / name).read_text() for name in ("out", "err"))
+    assert ended, err
+    assert process.exit_code == 0, err
     statement = Shelf(Folder(folder / "checkpoints" / "m")).statement(0)
     return json.loads(out[out.index("{") :]), dict(statement.ids)
 

@@ -1,15 +1,14 @@
 """A tf.data service of real processes: a dispatcher and workers, each of which can be killed and started again."""
 
+import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from millrace.app.tools.local_broker.broker import free_port
+from tests.faults.harness.fork_server import fork_trainer
 
 _START_S = 120.0
-_COMMAND = (sys.executable, "-c", "from millrace.app.cli import main; main()", "data-service")
 
 
 class Server:
@@ -21,9 +20,8 @@ class Server:
 
     def start(self) -> None:
         """Start it, behind what the file holds already."""
-        with self.log.open("ab") as file:
-            self._began = file.tell()
-            self.process = subprocess.Popen((*_COMMAND, *self._arguments), stdout=file, stderr=file)
+        self._began = self.log.stat().st_size if self.log.exists() else 0
+        self.process = fork_trainer(["data-service", *self._arguments], Path.cwd(), os.environ, self.log)
 
     def said(self) -> str:
         """Return what it has written since it was started."""
@@ -35,14 +33,13 @@ class Server:
         while time.monotonic() < deadline:
             if (found := re.search(pattern, self.said())) is not None:
                 return found
-            assert self.process.poll() is None, self.said()
+            assert self.process.alive, self.said()
             time.sleep(0.02)
         raise TimeoutError(f"no {pattern!r} in: {self.said()}")
 
     def kill(self) -> None:
         """End it as a power cut does."""
         self.process.kill()
-        self.process.wait()
 
 
 class DataService:
