@@ -82,7 +82,12 @@ def test_a_pretrained_model_goes_live_at_the_offset_that_its_checkpoint_names(
 
 @pytest.mark.parametrize(
     ("point", "published"),
-    [("start.before_zero", False), ("save.after_manifest", False), ("save.after_rename", True)],
+    [
+        # In the gate a pretraining on a range is killed there.
+        pytest.param("start.before_zero", False, marks=pytest.mark.nightly),
+        ("save.after_manifest", False),
+        ("save.after_rename", True),
+    ],
 )
 def test_a_kill_leaves_a_whole_checkpoint_or_none(
     stream: MakeStream, project: MakeProject, point: str, published: bool
@@ -172,13 +177,13 @@ def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
     pretrained = project(topic, archive={"path": "./archive"}, **SEQUENCES)
     alone = project(topic, "alone", **SEQUENCES)
     for _ in range(2):
-        topic.write(1500)
+        topic.write(600)
         if source == "archive":
             command = ["archive", "-c", str(pretrained.config), "--until", "now"]
             archived = run_forked(command, cwd=pretrained.path, env=os.environ)
             assert archived.returncode == 0, archived.stderr
-    topic.write(1500)
-    ends = ",".join(f"{topic.name}:{number}=3000" for number in range(2))
+    topic.write(600)
+    ends = ",".join(f"{topic.name}:{number}=1200" for number in range(2))
     extent = ["--from", "earliest", "--until", ends] if source == "range" else []
     done = pretrain(pretrained, *extent, "--epochs", str(EPOCHS), "--json")
     assert done.returncode == 0, done.stderr
@@ -186,10 +191,10 @@ def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
     assert all(epoch["visited"]["visited"] == epoch["visited"]["rows"] for epoch in told)
     assert all(epoch["left_out"]["balance"] > 0 for epoch in told)
     zero = Shelf(pretrained.folder).statement(0)
-    assert zero.positions == {0: 3000, 1: 3000}
+    assert zero.positions == {0: 1200, 1: 1200}
     facts = zero.manifest.provenance["pretrained"]
-    assert facts["validation_rows"] == 600, "a tenth of 6,000 records"
-    assert facts["rows"] == 5400
+    assert facts["validation_rows"] == 240, "a tenth of 2,400 records"
+    assert facts["rows"] == 2160
     found = []
     for made in (pretrained, alone):
         with Run(made, "--until", "now") as run:
@@ -197,17 +202,17 @@ def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
         figures = Figures(seed=0)
         compare_sequences(figures, topic, made)
         assert figures.wrong == 0
-        assert figures.sequences > 2000
+        assert figures.sequences > 800
         last = Shelf(made.folder).newest()
         assert last is not None
-        assert last.positions == {0: 4500, 1: 4500}
+        assert last.positions == {0: 1800, 1: 1800}
         found.append(next(value for key, value in last.arrays.items() if key.endswith("sequences/table")))
     for number in range(2):
-        learnt, expected = (table[number, :4500, 0] for table in found)
-        assert (learnt[3000:] == expected[3000:]).all(), "the records that a run from Kafka alone learns"
-        once, times = expected[:3000] > 0, learnt[:3000]
+        learnt, expected = (table[number, :1800, 0] for table in found)
+        assert (learnt[1200:] == expected[1200:]).all(), "the records that a run from Kafka alone learns"
+        once, times = expected[:1200] > 0, learnt[:1200]
         assert (times[~once] == 0).all()
         kept = times[once].tolist()
         assert kept == [EPOCHS] * kept.count(EPOCHS) + [0] * kept.count(0), "but for those that were validated on"
-        assert times[2700:].sum() == 0, "the newest tenth of each partition is validated on"
-        assert times[:2700].sum() == EPOCHS * once[:2700].sum()
+        assert times[1080:].sum() == 0, "the newest tenth of each partition is validated on"
+        assert times[:1080].sum() == EPOCHS * once[:1080].sum()

@@ -118,8 +118,8 @@ def test_where_that_is_ordered_it_ends_and_names_the_offsets_and_the_way_past_th
 
 
 def test_killed_in_the_middle_of_the_search_it_comes_to_the_same_bits(stream: MakeStream, project: MakeProject) -> None:
-    topic = stream(poison=Mixture(share=0.001, kinds=(Reason.STEP_RAISED, Reason.UPDATE_NOT_FINITE)))
-    _write(topic, 8000)
+    topic = stream(poison=Mixture(share=0.004, kinds=(Reason.STEP_RAISED, Reason.UPDATE_NOT_FINITE)))
+    _write(topic, 2000)
     until = ("--until", "now")
     undisturbed = _with_preprocess(project(topic, "undisturbed", training=EXACT, checkpoints={"every": "40 steps"}))
     killed = _with_preprocess(project(topic, "killed", training=EXACT, checkpoints={"every": "7 steps"}))

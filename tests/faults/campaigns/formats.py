@@ -73,18 +73,26 @@ class FormatFigures:
 
 
 def account_for(
-    bootstrap: str, folder: Path, *, records: int, seed: int, forms: Iterable[Form] = tuple(LEARNT.values())
+    bootstrap: str,
+    folder: Path,
+    *,
+    records: int,
+    seed: int,
+    forms: Iterable[Form] = tuple(LEARNT.values()),
+    share: float = _SHARE,
 ) -> FormatFigures:
-    """Learn so many records of each format, and compare what became of them."""
+    """Learn so many records of each format, this share of them bad, and compare what became of them."""
     began, figures = time.monotonic(), FormatFigures(seed=seed)
     for form in forms:
-        _account_for_one(bootstrap, folder / form.name, form, records, figures)
+        _account_for_one(bootstrap, folder / form.name, form, records, figures, share)
     figures.seconds = time.monotonic() - began
     return figures
 
 
-def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, figures: FormatFigures) -> None:
-    stream = PoisonedStream(form, _SHARE)
+def _account_for_one(
+    bootstrap: str, folder: Path, form: Form, records: int, figures: FormatFigures, share: float
+) -> None:
+    stream = PoisonedStream(form, share)
     name = f"formats-{uuid.uuid4().hex[:8]}"
     letters = f"{name}-letters"
     create_topic(bootstrap, letters, 1)
