@@ -129,16 +129,26 @@ class Mlflow:
             self._done()
 
     def _register(self, experiment: "Experiment", folder: VersionFolder) -> bool:
-        """Register the versions that are not; return whether there was one."""
-        some = False
+        """Register the versions that are not; return whether there was one.
+
+        One that the server refuses keeps no later one back; its error is raised at the end.
+        """
+        some, refused = False, list[Exception]()
         for number in folder.numbers():
             try:
                 manifest = folder.manifest(number)
             except (MissingExportError, CorruptError, NewerFormatError):
                 continue  # pruned meanwhile, or told about by who verifies it
-            if experiment.register(folder, manifest):
+            try:
+                registered = experiment.register(folder, manifest)
+            except Exception as error:  # noqa: BLE001 - as in _work, to which it goes
+                refused.append(error)
+                continue
+            if registered:
                 self._figures = replace(self._figures, versions=self._figures.versions + 1)
                 some = True
+        if refused:
+            raise refused[0]
         return some
 
     def _done(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -19,10 +20,12 @@ from millrace.app.settings import load
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.tools.validate.settings_checks import sender_checks
 from millrace.consumers.errors import ConfigError
+from millrace.training.checkpoints.exports.version_folder import ExportManifest, VersionFolder
 from millrace.training.telemetry.meter import Meter
 from millrace.training.trainer.board import Board
 from tests.app.api_rig import CONFIG, Rig, serving
 from tests.conftest import WaitFor
+from tests.training.checkpoints.exports.test_version_folder import publish
 
 
 def config(folder: Path, url: str) -> Path:
@@ -93,6 +96,37 @@ def test_a_server_that_fails_stops_nothing_and_is_counted(
     lines = [one.getMessage() for one in caplog.records if one.name == mlflow.__name__]
     assert len(lines) == 1
     assert lines[0].startswith(f"mlflow.tracking_uri: {url} takes nothing, which stops nothing else: ")
+
+
+class Refusing:
+    """An experiment whose server refuses one version."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def begin(self) -> str:
+        return "a run"
+
+    def register(self, _folder: VersionFolder, manifest: ExportManifest) -> bool:
+        if manifest.number == 3:
+            raise ValueError("too large")
+        self.taken.append(manifest.number)
+        return True
+
+
+def test_a_version_that_the_server_refuses_keeps_no_later_one_back(tmp_path: Path) -> None:
+    path = config(tmp_path, "http://mlflow:5000")
+    path.write_text(path.read_text() + "export: {path: ./exports}\n")
+    settings = load(path, {}).settings
+    folder = VersionFolder(tmp_path / "exports" / settings.name)
+    with folder.writing():
+        for number in (1, 3, 7):
+            publish(folder, number)
+    sender, experiment = mlflow.Mlflow(lambda: settings, Meter(time.monotonic), Board()), Refusing()
+    with pytest.raises(ValueError, match="too large"):
+        sender._tell(cast("Any", experiment))
+    assert experiment.taken == [1, 7]
+    assert sender.figures().versions == 2
 
 
 @pytest.mark.slow
