@@ -10,6 +10,8 @@ from tests.faults.campaigns.exports import wage
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(40)]
 KILLS = 2
+FORMATS = ("saved_model",)
+"""One of several files; the campaign of the proof has others beside it."""
 
 
 def test_no_half_version_is_ever_seen_whoever_is_killed_while_exporting(
@@ -17,7 +19,7 @@ def test_no_half_version_is_ever_seen_whoever_is_killed_while_exporting(
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = wage(broker, tmp_path, kills=KILLS, seed=seed, on_strike=print)
+    figures = wage(broker, tmp_path, kills=KILLS, seed=seed, on_strike=print, formats=FORMATS)
     record_property("exports", figures.summary())
     assert (figures.kills, figures.half_versions, figures.disagreeing, figures.left_over) == (KILLS, 0, 0, 0)
     assert figures.versions > 0

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.topics import Topic
 
+FORMATS = ("saved_model", "onnx")
 POINTS = tuple(name for name in NAMES if name.startswith("export."))
 _LATEST_S = 8.0
 """When a kill at a random time comes at the latest, after the start of the process."""
@@ -44,7 +45,7 @@ _A_TRAINER = 3
 """Exporters that die before their trainer does."""
 _WITHIN_S = 300.0
 _POLL_S = 0.02
-_RECORDS = 300
+_RECORDS = 100
 OnStrike = Callable[[str], None]
 
 
@@ -77,11 +78,13 @@ class ExportKillFigures:
         return {**asdict(self), "seconds": round(self.seconds, 1), "kept": self.kept}
 
 
-def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnStrike) -> ExportKillFigures:
+def wage(
+    bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnStrike, formats: Sequence[str] = FORMATS
+) -> ExportKillFigures:
     """Kill this often while a trainer learns and exports; then export once more, and compare what is there."""
     began, figures, draws = time.monotonic(), ExportKillFigures(seed=seed), random.Random(seed)
     with Topic(bootstrap, f"exports-{uuid.uuid4().hex[:8]}", 1, Mixture(), seed) as topic:
-        settings = {"path": "./exports", "every": "1s", "keep": 2, "formats": ["saved_model", "onnx"]}
+        settings = {"path": "./exports", "every": "1s", "keep": 2, "formats": [*formats]}
         made = Project(folder / "run", topic, export=settings)
         versions = VersionFolder(made.path / "exports" / made.name)
         with _reading(versions, figures):
