@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millrace.consumers.reasons import Reason
-from tests.faults.campaigns.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
+from tests.faults.campaigns.kills import GATE_RECORDS_PER_S, PARTITIONS, Aftermath, campaign
 from tests.faults.harness.records import POISON
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
 
 RecordProperty = Callable[[str, object], None]
+ROUNDS = 5
+"""One at the beginning, two at failpoints, and two at random times, of which one while it learns."""
 SEED: int | None = None
 """Draws kills and records; None for another one each time, which is printed."""
 
@@ -22,7 +24,8 @@ def aftermath(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Run one campaign, which every test of this module looks at."""
     seed = int(time.time()) if SEED is None else SEED
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    with campaign(broker, tmp_path_factory.mktemp("kills"), rounds=CI_ROUNDS, seed=seed) as left:
+    folder = tmp_path_factory.mktemp("kills")
+    with campaign(broker, folder, rounds=ROUNDS, seed=seed, records_per_s=GATE_RECORDS_PER_S) as left:
         print(left.figures.summary(), *left.faults, sep="\n")  # noqa: T201 - and this is what it came to
         yield left
 
@@ -31,19 +34,19 @@ def test_sigkills_lose_nothing_and_repeat_nothing(aftermath: Aftermath, record_p
     figures = aftermath.figures
     record_property("kills", figures.summary())
     assert (figures.lost, figures.learnt_twice) == (0, 0)
-    assert figures.kills >= CI_ROUNDS
+    assert figures.kills >= ROUNDS
     for partition in range(PARTITIONS):
         assert aftermath.statement.seen[partition] == aftermath.topic.evidence(partition)
 
 
 def test_some_of_the_kills_hit_a_save(aftermath: Aftermath) -> None:
-    assert aftermath.figures.kills_in_save >= CI_ROUNDS // 3
+    assert aftermath.figures.kills_in_save >= ROUNDS // 3
 
 
 def test_no_valid_checkpoint_is_rejected_and_each_restart_goes_on_from_the_newest(aftermath: Aftermath) -> None:
     figures = aftermath.figures
     assert figures.valid_rejected == 0
-    assert figures.restored_newest > CI_ROUNDS // 2
+    assert figures.restored_newest >= ROUNDS // 2
 
 
 def test_what_is_read_again_is_at_most_what_lies_between_two_saves_and_a_block(aftermath: Aftermath) -> None:

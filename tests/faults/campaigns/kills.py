@@ -38,14 +38,14 @@ from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
 
-CI_ROUNDS, ROUNDS = 7, 20
+ROUNDS = 20
 HISTORY_ROUNDS = 50
 """Kills of one history at most; a campaign of more has several, each with a topic of its own."""
 PARTITIONS, REPLICAS = 4, 2
 _POISON = Mixture(share=0.004, kinds=QUIET)
 _AFTER_A_RAISE = ("fallback.", "careful.")
 """Points that are passed when a step has raised."""
-_RECORDS_PER_S = 1600.0
+_RECORDS_PER_S, GATE_RECORDS_PER_S = 1600.0, 800.0
 _BACKLOG = 2000
 _BATCH, _BATCHES = 64, 4
 OnStrike = Callable[[KillMethod, Figures], None]
@@ -72,6 +72,7 @@ def campaign(
     seed: int,
     on_strike: OnStrike = lambda *_told: None,
     partial_batches: str = "pad",
+    records_per_s: float = _RECORDS_PER_S,
 ) -> Iterator[Aftermath]:
     """Run one history: kill this often, drain, and show what is left while the topic still exists."""
     began = time.monotonic()
@@ -86,7 +87,7 @@ def campaign(
 
     with Topic(bootstrap, name, PARTITIONS, stream, seed) as topic:
         topic.write(_BACKLOG)
-        topic.flow(_RECORDS_PER_S)
+        topic.flow(records_per_s)
         project = Project(
             folder,
             topic,
