@@ -8,6 +8,8 @@ together change nothing.
 import hashlib
 import logging
 import ssl
+import time
+from datetime import UTC, datetime
 
 from millrace.app.settings.certificates import PemFile, first_end, present, trusting
 from millrace.app.settings.secret_files import exposure, read_secret
@@ -30,6 +32,15 @@ class ServerCertificate:
         self._complaint: str | None = None
         if (exposed := exposure(tls.key)) is not None:
             log.warning("api.tls.key: %s", exposed)
+        if (ended := self.ended()) is not None:
+            log.warning("%s", ended)
+
+    def ended(self) -> str | None:
+        """Return the complaint about a certificate that has ended; None where it has not, or does not say."""
+        if self.ends_at is None or self.ends_at > time.time():
+            return None
+        at = datetime.fromtimestamp(self.ends_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"api.tls.certificate: {self._tls.certificate} ended at {at}, so clients refuse it; renew it"
 
     def renew(self) -> None:
         """Load the files again if they have changed. If they are bad, log that once and keep what is loaded."""
@@ -46,6 +57,8 @@ class ServerCertificate:
         else:
             self._complaint = None
             log.info("the certificate %s was read again", self._tls.certificate)
+            if (ended := self.ended()) is not None:
+                log.warning("%s", ended)
 
 
 def _digest(tls: TlsSettings) -> bytes:

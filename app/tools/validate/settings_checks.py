@@ -76,9 +76,11 @@ def archive_check(place: Place) -> CheckResult:
 def certificate_check(tls: TlsSettings) -> CheckResult:
     """Load the certificate, its key and the authorities of clients as a start does."""
     try:
-        ServerCertificate(tls)
+        ended = ServerCertificate(tls).ended()
     except MillraceError as error:
         return fail("certificate", error)
+    if ended is not None:
+        return warn("certificate", ended)
     if (exposed := exposure(tls.key)) is not None:
         return warn("certificate", f"api.tls.key: {exposed}")
     if tls.client_ca is None:

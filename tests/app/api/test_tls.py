@@ -466,6 +466,22 @@ def test_a_key_that_every_user_can_read_is_warned_about_at_the_start(
     assert certificate_check(tls).outcome is CheckOutcome.OK
 
 
+def test_a_certificate_that_has_ended_is_warned_of(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = authority.issue(tmp_path, "old", end=datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC))
+    found = certificate_check(tls)
+    said = f"api.tls.certificate: {tls.certificate} ended at 2001-02-03T04:05:06Z, so clients refuse it; renew it"
+    assert (found.outcome, found.detail) == (CheckOutcome.WARN, said)
+    assert said in caplog.messages
+    caplog.clear()
+    certificate = server_certificate.ServerCertificate(authority.issue(tmp_path, "new"))
+    assert certificate.ended() is None
+    authority.issue(tmp_path, "new", end=datetime(2001, 2, 3, tzinfo=UTC))
+    certificate.renew()
+    assert [message for message in caplog.messages if " ended at 2001-02-03T00:00:00Z" in message]
+
+
 def test_no_more_than_some_failed_handshakes_a_minute_are_logged(
     server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
