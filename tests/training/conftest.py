@@ -1,12 +1,14 @@
 """Learners on one, two or three logical CPU devices, and small models and blocks for them."""
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager.context import Context
 
 from millrace.pipelines.schema import Field, Schema
 from millrace.pipelines.stream.blocks import Rows
@@ -50,9 +52,19 @@ class Fragile(keras.Model):
 MakeLearner = Callable[..., Learner]
 
 
+def _seed_alone(context: Any, seed: int) -> None:
+    """Set the seed as TensorFlow does, and leave the kernels."""
+    context._seed, context._rng = seed, Random(seed)
+
+
 @pytest.fixture(autouse=True)
-def lending() -> Iterator[None]:
-    """Take back what the test has lent from the pool of learners, when all else of the test has ended."""
+def lending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take back what the test has lent from the pool of learners, when all else of the test has ended.
+
+    A seed, which each learner sets as it is built or reset, leaves the kernels of all others: TensorFlow would drop
+    them, and optimize every function again at its next call. No learner in use here draws by a kernel's own state.
+    """
+    monkeypatch.setattr(Context, "_set_global_seed", _seed_alone)
     yield
     POOL.take_back()
 
