@@ -57,6 +57,7 @@ def expects_a_drift(learner: Learner) -> None:
     state(learner, "rise").assign([0, 0, 100, 0.01, 1e-4, 0, 0])
 
 
+# The first two of three members are those of two.
 @pytest.mark.parametrize("build", [pytest.param(two, marks=pytest.mark.nightly), three])
 def test_each_member_learns_its_own_rows_by_a_plain_keras_loop_and_the_mean_is_scored_before(build: Any) -> None:
     learner = learner_of(build)
@@ -206,6 +207,7 @@ def test_a_batch_that_is_not_applied_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.slow
+# Two replicas learn the weights of one in the next test.
 @pytest.mark.parametrize(("members", "replicas"), [(two, 1), pytest.param(three, 2, marks=pytest.mark.nightly)])
 def test_the_proofs_at_a_start_hold(members: Any, replicas: int) -> None:
     learner = learner_of(partial(members, regularized), replicas=replicas)

@@ -75,7 +75,7 @@ def gini(y_true: Any, y_pred: Any) -> Any:
 def _compiled(*metrics: Any) -> CompiledMetrics:
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
-    model.compile(loss="binary_crossentropy", metrics=list(metrics))
+    model.compile(loss="binary_crossentropy", metrics=list(metrics), run_eagerly=True)
     model.evaluate(keras.ops.zeros((4, 3)), keras.ops.zeros((4, 1)), verbose=0)
     return CompiledMetrics(model)
 

@@ -99,6 +99,7 @@ def test_the_proofs_at_a_start_see_rows_as_they_came_and_count_no_class() -> Non
 
 
 @pytest.mark.slow
+# Two replicas restore what one does, and its copies.
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_restored_checkpoint_continues_with_the_same_bits(replicas: int) -> None:
     whole, second = balanced(replicas=replicas), balanced(replicas=replicas)

@@ -116,6 +116,7 @@ def test_the_weights_do_not_depend_on_how_batches_are_cut_into_calls() -> None:
 
 
 @pytest.mark.row(42)
+# Calls of more batches than one are gone on with beside a reservoir, below.
 @pytest.mark.parametrize("batches", [1, pytest.param(4, marks=pytest.mark.nightly)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(batches: int) -> None:
     whole, second = remembering(), remembering()
@@ -149,7 +150,8 @@ def test_a_batch_that_is_not_applied_leaves_no_row() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
+# What two replicas remember is what they learn the same weights by, below.
+@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
     learner = remembering(replicas=replicas)
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]

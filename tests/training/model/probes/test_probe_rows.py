@@ -88,7 +88,10 @@ def learner_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PARSERS)
+# The other parsers read the examples of a schema, below.
+@pytest.mark.parametrize(
+    "name", ["png", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("iso time", "json"))]
+)
 def test_a_preprocess_that_parses_text_is_proven_on_real_records(name: str) -> None:
     make, parse = PARSERS[name]
     learner = learner_on(parse, sample([make(number) for number in range(40)]))

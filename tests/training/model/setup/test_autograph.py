@@ -73,6 +73,7 @@ def with_branches(*layers: Any, model: Any = keras.Model) -> Any:
     [
         (lambda: with_branches(Mapping()), keras.Model),
         (lambda: with_branches(Mapping(), model=Branching), Plain),
+        # One by one what these two have together.
         *(
             pytest.param(build, step, marks=pytest.mark.nightly)
             for build, step in (
