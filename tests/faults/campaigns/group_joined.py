@@ -22,12 +22,12 @@ from random import Random
 from millrace.app.tools.local_broker.topics import create_topic
 from tests.faults.campaigns.exactness import EXACT
 from tests.faults.campaigns.joined import (
-    A_KILL,
     AGO_MS,
-    BEFORE,
     CLICKED,
+    LENGTH,
     TAKES,
     JoinedFigures,
+    Length,
     Topics,
     append_jumps,
     compare_with_plain_join,
@@ -84,6 +84,7 @@ def wage(
     workers: tuple[int, int] = WORKERS,
     take: str | None = None,
     co_partitioned: bool = False,
+    length: Length = LENGTH,
 ) -> GroupJoinedFigures:
     """Have a group learn two topics while its workers are killed, and compare what they have learnt with a plain join.
 
@@ -92,8 +93,16 @@ def wage(
     """
     began, random = time.monotonic(), Random(seed)
     figures = GroupJoinedFigures(seed=seed, take=take or random.choice(TAKES), same_evidence=True)
-    each = (BEFORE + kills * A_KILL) // 2
-    traffic = Traffic(each=each, began=round(time.time() * 1000) - AGO_MS, clicked=CLICKED, calm_at=each // 2)
+    each = length.extent.of(kills) // 2
+    traffic = Traffic(
+        each=each,
+        began=round(time.time() * 1000) - AGO_MS,
+        clicked=CLICKED,
+        calm_at=each // 2,
+        within_ms=length.within_ms,
+        bad=length.bad,
+        odd=length.odd,
+    )
     if co_partitioned:
         traffic = replace(traffic, co_partitioned=True, label_partitions=traffic.partitions)
     topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)

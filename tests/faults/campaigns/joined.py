@@ -13,6 +13,7 @@ checkpoint can be made again.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from millrace.app.tools.child_process import millrace_command
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
@@ -37,9 +39,10 @@ from millrace.pipelines.shaping.labels.arrivals import in_sample, salt_of
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.ledger.offset_checksum import Evidence
-from tests.faults.campaigns.exactness import EXACT, PARTITIONS, Figures, difference, drawn, kill_often
+from tests.faults.campaigns.exactness import EXACT, PARTITIONS, Extent, Figures, difference, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness import joined_model
+from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.joined_model import number_of
 from tests.faults.harness.later_labels import (
     Click,
@@ -70,8 +73,6 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import FEATURES, Project
 from tests.faults.harness.shelf import Shelf, Statement
 
-BEFORE, A_KILL = 10_000, 3_000
-"""Records of each partition: to begin with, and for each kill."""
 AGO_MS = 6 * 3_600_000
 CLICKED = 0.1
 _SCORED = 0.25
@@ -79,8 +80,23 @@ _SCORED = 0.25
 _ABSENT = 0.0
 _SAVES_EVERY, _FURTHER = 7, 1_700
 """Steps between two saves of the run that is killed, and records by which it comes on between two kills at most."""
-_LEARNS_S = 3_600.0
-"""Within which a run learns all of it."""
+_LEARNS_S, _VERB_S = 3_600.0, 600.0
+"""Within which a run learns all of it, and within which a verb is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How long a campaign is, and what its traffic is like for that."""
+
+    extent: Extent
+    within_ms: int
+    bad: float
+    odd: float
+
+
+LENGTH = Length(extent=Extent(10_000, 3_000), within_ms=60_000, bad=0.002, odd=0.0003)
+GATE_LENGTH = Length(extent=Extent(4_000, 1_000), within_ms=24_000, bad=0.006, odd=0.002)
+"""Of a campaign, and of a test of the gate: shorter, with shorter limits, and as much that is rare."""
 MATCHES = ("all", "last_before", "first_after")
 _USERS = 1_000
 """With `match`: then a user's impressions come about every 5 seconds."""
@@ -192,6 +208,7 @@ def compare(
     masked: bool = False,
     records: int | None = None,
     clicked: float = CLICKED,
+    length: Length = LENGTH,
 ) -> JoinedFigures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
 
@@ -203,13 +220,16 @@ def compare(
     figures = JoinedFigures(
         seed=seed, take=take or random.choice(TAKES), match=match or MATCHES[random.randrange(len(MATCHES))]
     )
-    each = BEFORE + kills * A_KILL if records is None else records // PARTITIONS
+    each = length.extent.of(kills) if records is None else records // PARTITIONS
     stretch = 1 if records is None else max(1, records // max(1, kills) // _FURTHER)
     traffic = Traffic(
         each=each,
         began=round(time.time() * 1000) - AGO_MS,
         clicked=clicked,
         calm_at=each // 2,
+        within_ms=length.within_ms,
+        bad=length.bad,
+        odd=length.odd,
         users=None if figures.match == "all" else _USERS,
     )
     topics, all_of_it = Topics(f"joined-{uuid.uuid4().hex[:8]}", bootstrap, traffic), draw(traffic, seed)
@@ -228,7 +248,7 @@ def compare(
     for part, strikes in zip(parts, (kills // 2, kills - kills // 2), strict=True):
         ends.append(written(topics, part))
         if part.start:
-            _cut_out(killed, topics, cut)
+            _cut_out(killed, topics, cut, cold=cold)
         faults = (drawn(random, cold=cold, stretch=stretch) for _ in range(strikes))
         kill_often(killed, ends[-1], faults, figures, cold=cold)
         _learn(killed, ends[-1], cold=cold)
@@ -237,11 +257,11 @@ def compare(
         shutil.copy(path, whole.folder.label_jumps.parent)
     for part, end in zip(parts, ends, strict=True):
         if part.start:
-            _cut_out(whole, topics, cut)
+            _cut_out(whole, topics, cut, cold=cold)
         _learn(whole, end, cold=cold)
     figures.jumps = len(jumps_of(killed.folder, topics.labels)) - len(before)
     _compare_ends(figures, topics, cut, whole.folder, killed.folder)
-    figures.rebuilt = _millrace(killed, "rebuild")
+    figures.rebuilt = _millrace(killed, "rebuild", cold=cold)
     figures.seconds = time.monotonic() - began
     return figures
 
@@ -257,10 +277,10 @@ def _some_of(clicks: Mapping[int, list[Click]], *, after: Mapping[int, list[Clic
     return {number: range(begin, begin + len(clicks[number]) // 8) for number, begin in begins.items()}
 
 
-def _cut_out(project: Project, topics: Topics, cut: Mapping[int, range]) -> None:
+def _cut_out(project: Project, topics: Topics, cut: Mapping[int, range], *, cold: bool) -> None:
     """Cut labels out of history by a rewind, from where the run stands."""
     ranges = [f"--skip={topics.labels}:{number}:{one[0]}-{one[-1]}" for number, one in cut.items()]
-    assert _millrace(project, "rewind", "--to", "latest", "--reason", "fraud", *ranges)
+    assert _millrace(project, "rewind", "--to", "latest", "--reason", "fraud", *ranges, cold=cold)
 
 
 class Part(NamedTuple):
@@ -439,19 +459,16 @@ def label_counts(part: PartState) -> Counter[str]:
     return found
 
 
-def _millrace(project: Project, verb: str, *words: str) -> bool:
+def _millrace(project: Project, verb: str, *words: str, cold: bool) -> bool:
     """Do what these words say with a project; return whether it was done."""
-    command = [
-        sys.executable,
-        "-c",
-        "from millrace.app.cli import main; main()",
-        verb,
-        "-c",
-        str(project.config),
-        *words,
-    ]
+    command = [verb, "-c", str(project.config), *words]
     root = Path(__file__).parents[3]  # wherever this process is, the model's file finds what it imports
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=root)
+    if cold:
+        done = subprocess.run(
+            millrace_command(command), capture_output=True, text=True, check=False, timeout=_VERB_S, cwd=root
+        )
+    else:
+        done = run_forked(command, cwd=root, env=os.environ, timeout=_VERB_S)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n")  # noqa: T201 - why it was not
     return done.returncode == 0
