@@ -197,7 +197,7 @@ def prove_rows(
             # Each save and each export writes the whole table.
             model={
                 "build": f"{Path(served_model.__file__)}:build_model",
-                "args": {"most": min(rows, served_model.MOST)},
+                "args": {"most": min(rows + _ROWS_A_KEY, served_model.MOST)},
             },
             windows={
                 "by": "user",
