@@ -9,8 +9,8 @@ import pytest
 from tests.faults.campaigns.archive_kills import RECORDS_A_KILL, wage
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(32)]
-CI_KILLS = 6
-"""Three of them at failpoints."""
+CI_KILLS = 3
+"""One of them at a failpoint."""
 S3_KILLS = 6
 """Two of them at failpoints."""
 

@@ -14,7 +14,7 @@ from tests.faults.harness.guarded import Guarded, guarded
 
 pytestmark = [pytest.mark.row(27), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 CLIENTS = Path(__file__).parents[2] / "bench" / "cases" / "clients.py"
-CASES = 300
+CASES = 150
 HALF_OPEN, FLOODING = 1000, 50
 SECONDS, PER_SECOND = 6, 10
 
