@@ -23,6 +23,7 @@ from millrace.app.tools.traffic.topic_reader import dead_letters
 from millrace.pipelines.formats.shared.descriptors import compiled_texts, message_of
 from millrace.pipelines.registry.schemas import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
+from tests.faults.harness.fork_server import fork_trainer
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(39)]
@@ -216,7 +217,7 @@ def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
 
     first = register(0)
     produce(topic, records(first, 0, 200, cost=..., old=...))
-    with Run(folder) as run:
+    with Run(folder, launch=fork_trainer) as run:
         wait_for(lambda: run.alive and run.ready() and learnt(run) == 200, 120)
         process = run.pid
         added = register(1)
@@ -265,7 +266,7 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
     first = registry.register(subject, FIRST)
     lacks, lacks_more = registry.register(subject, schema(HOUR, OLD)), registry.register(subject, schema(HOUR))
     produce(topic, framed(first, FIRST, rows(100, cost=..., old=...)))
-    with Run(folder) as run:
+    with Run(folder, launch=fork_trainer) as run:
         wait_for(lambda: run.alive and run.ready() and learnt(run) == 100, 120)
         produce(topic, framed(lacks, schema(HOUR, OLD), rows(40, hour=..., old=...)))
         wait_for(lambda: held(run), 60)
@@ -294,7 +295,7 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
     folder.config.write_text(json.dumps(settings))
     registry.kill()  # what it has given once is beside the checkpoints
     try:
-        with Run(folder) as run:
+        with Run(folder, launch=fork_trainer) as run:
             wait_for(lambda: run.alive and run.ready() and learnt(run) == 130, 120)
             assert len(new_schemas(run)) == 3, "those of before; none is reported again"
             done = command("dead-letters", "redrive", "-c", str(folder.config), "--to", topic, "--json")

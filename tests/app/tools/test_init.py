@@ -338,10 +338,12 @@ def chunk_of(values: list[bytes]) -> Chunk:
     )
 
 
-def draft_of(values: list[bytes], label: str, task: Task, folder: Path) -> Settings:
+def draft_of(
+    values: list[bytes], label: str, task: Task, folder: Path, features: tuple[str, ...] = FEATURES
+) -> Settings:
     """Write the draft of config and model, decode the records by it, and return its settings."""
     look = look_at(values)
-    features = tuple(source for source in FEATURES if source in look.rows[0] and source != label)
+    features = tuple(source for source in features if source in look.rows[0] and source != label)
     wanted = ChosenRoles(label=label, features=features, weight="w", event_time="time")
     roles = cast(columns_of(look.rows), wanted)
     assert roles.task is task
@@ -365,7 +367,9 @@ def assert_the_model_starts(settings: Settings) -> None:
     ("label", "task"), [TASKS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in TASKS[1:])]
 )
 def test_a_draft_decodes_its_records_and_its_model_starts(label: str, task: Task, tmp_path: Path) -> None:
-    assert_the_model_starts(draft_of([json.dumps(row).encode() for row in ROWS], label, task, tmp_path))
+    # By the label only the head of a model differs, so one of them has each kind of field, and the others two.
+    features = FEATURES if (label, task) == TASKS[0] else FEATURES[:2]
+    assert_the_model_starts(draft_of([json.dumps(row).encode() for row in ROWS], label, task, tmp_path, features))
 
 
 def test_a_draft_for_csv_decodes_its_records_whatever_the_label(tmp_path: Path) -> None:
