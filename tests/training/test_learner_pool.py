@@ -90,7 +90,12 @@ def _learnt(learner: Learner) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("build", "replicas"),
-    [(mlp, 1), pytest.param(of_everything, 2, marks=pytest.mark.slow), (with_two_optimizers, 1)],
+    [
+        # The others have all that this one has.
+        pytest.param(mlp, 1, marks=pytest.mark.nightly),
+        pytest.param(of_everything, 2, marks=pytest.mark.slow),
+        (with_two_optimizers, 1),
+    ],
 )
 def test_a_learner_lent_again_has_and_learns_the_bits_of_a_fresh_one(build: Callable[[], Any], replicas: int) -> None:
     options = options_of(replicas=replicas)

@@ -66,11 +66,17 @@ def without_labels(rows: Rows) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("build", "schema"),
-    [(autoencoder, NO_LABELS), (by_name, TWO), (with_a_loss_of_its_own, NO_LABELS)],
-    ids=["bare", "by-name", "add_loss"],
+    ("build", "schema", "replicas"),
+    [
+        pytest.param(autoencoder, NO_LABELS, 1, id="1-bare"),
+        pytest.param(by_name, TWO, 2, id="2-by-name"),
+        pytest.param(with_a_loss_of_its_own, NO_LABELS, 2, id="2-add_loss"),
+        # Each model has one number of replicas above, and each number a model.
+        pytest.param(autoencoder, NO_LABELS, 2, id="2-bare", marks=pytest.mark.nightly),
+        pytest.param(by_name, TWO, 1, id="1-by-name", marks=pytest.mark.nightly),
+        pytest.param(with_a_loss_of_its_own, NO_LABELS, 1, id="1-add_loss", marks=pytest.mark.nightly),
+    ],
 )
-@pytest.mark.parametrize("replicas", [1, 2])
 def test_a_model_without_a_label_builds_traces_and_is_proven(
     learner_of: MakeLearner, build: Callable[[], Any], schema: Schema, replicas: int
 ) -> None:
@@ -83,6 +89,7 @@ def test_an_autoencoder_learns_what_plain_keras_learns(learner_of: MakeLearner) 
     learner, rows = learner_of(autoencoder, schema=NO_LABELS), without_labels(block(3))
     keras.utils.set_random_seed(7)
     plain = autoencoder()
+    plain.jit_compile = False
     learner.learn(rows)
     for batch in rows.features["x"]:
         plain.train_on_batch(batch, batch)

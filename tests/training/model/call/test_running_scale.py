@@ -24,6 +24,7 @@ from millrace.training.model.proof.function_proofs import states_add_up
 from millrace.training.model.proof.proof import ModelProof
 from millrace.training.model.setup.strategy import DeviceOptions
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, block, largest_difference, mlp, options_of, state_of
+from tests.training.learner_pool import POOL
 
 pytestmark = pytest.mark.tensorflow
 X = replace(SCHEMA.features[0], scaled=(FEATURES,), missing=-1.0)
@@ -31,9 +32,9 @@ SCALED = replace(SCHEMA, features=(X,))
 
 
 def scaling(**given: Any) -> Learner:
-    """Build a learner that scales its feature."""
+    """Return a learner that scales its feature as it is when it has just been built."""
     extra = {"reservoir": given.pop("reservoir", None)}
-    return Learner(mlp, None, replace(options_of(schema=given.pop("schema", SCALED), **given), **extra))
+    return POOL.lend(mlp, replace(options_of(schema=given.pop("schema", SCALED), **given), **extra))
 
 
 def growing(seed: int, batches: int = 3, rows: int | None = None) -> Rows:
@@ -81,11 +82,12 @@ def test_a_batch_is_scaled_by_those_before_it_without_absent_and_missing_values(
 
 
 def test_before_there_are_statistics_the_model_is_given_zeros() -> None:
-    learner, blank = scaling(), scaling()
-    rows = growing(3, batches=1)
+    learner, rows = scaling(), growing(3, batches=1)
     zeros = rows._replace(features={"x": tf.zeros_like(rows.features["x"])})
-    assert learner.learn(rows).result.losses == blank.learn(zeros).result.losses
-    assert largest_difference(state_of(learner), state_of(blank)) == 0
+    losses, state = learner.learn(rows).result.losses, state_of(learner)
+    POOL.anew(learner)
+    assert learner.learn(zeros).result.losses == losses
+    assert largest_difference(state, state_of(learner)) == 0
 
 
 @pytest.mark.slow
@@ -113,16 +115,18 @@ def test_weights_that_were_learnt_without_a_scale_are_taken_out_without_one() ->
 @pytest.mark.parametrize("farthest", [None, 1e9])
 def test_it_does_not_matter_how_batches_are_cut_into_calls(farthest: float | None) -> None:
     """Neither where a value is too far before the first call is over: it is bounded by the batches before its own."""
-    whole, cut, rows = scaling(), scaling(), growing(1)
+    learner, rows = scaling(), growing(1)
     if farthest is not None:
         x = rows.features["x"].numpy()
         x[2, 0, 0] = farthest
         rows = rows._replace(features={"x": tf.constant(x)})
-    whole.learn(rows)
+    learner.learn(rows)
+    whole, statistics = state_of(learner), learner.scale.variables[0].numpy().copy()
+    POOL.anew(learner)
     for index in range(3):
-        cut.learn(batch_of(rows, index))
-    assert largest_difference(state_of(whole), state_of(cut)) < 1e-6
-    np.testing.assert_allclose(whole.scale.variables[0], cut.scale.variables[0], rtol=1e-12)
+        learner.learn(batch_of(rows, index))
+    assert largest_difference(whole, state_of(learner)) < 1e-6
+    np.testing.assert_allclose(statistics, learner.scale.variables[0], rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -130,16 +134,14 @@ def test_it_does_not_matter_how_batches_are_cut_into_calls(farthest: float | Non
 @pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(replicas: int) -> None:
     few = ReservoirSettings(size=50, share=0.25)
-    whole, first = (scaling(replicas=replicas, passes=2, reservoir=few) for _ in range(2))
-    for seed in range(4):
-        whole.learn(growing(seed))
+    whole, second = (scaling(replicas=replicas, passes=2, reservoir=few) for _ in range(2))
     for seed in range(2):
-        first.learn(growing(seed))
-    second = scaling(replicas=replicas, passes=2, reservoir=few)
-    for part, saved in zip(second.parts, first.parts, strict=True):
+        whole.learn(growing(seed))
+    for part, saved in zip(second.parts, whole.parts, strict=True):
         part.restore(saved.snapshot())
     for seed in range(2, 4):
-        second.learn(growing(seed))
+        for learner in (whole, second):
+            learner.learn(growing(seed))
     assert largest_difference(state_of(whole), state_of(second)) == 0
     assert whole.scale.snapshot() == second.scale.snapshot()
     reservoir = whole.call.shaping.reservoir

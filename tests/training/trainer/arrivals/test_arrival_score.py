@@ -301,8 +301,9 @@ def test_the_score_is_that_of_a_replay_with_the_delay(learner_of: MakeLearner, h
     source, reader = head(topic)
     score = ArrivalScore(learner, live_of(learner), reader)
     plain = mlp()
+    plain.jit_compile = False
     plain.set_weights(learner.model.get_weights())
-    blocks, delay = 60, 5
+    blocks, delay = 46, 5
     replayed, at_release = list[bool](), list[bool]()
 
     def of(at: int) -> tuple[Any, Any]:
