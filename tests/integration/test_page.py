@@ -24,6 +24,7 @@ from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.trainer_process import Run
 from tests.browsing import SOON_MS, chromium, grave, is_complaint
+from tests.faults.harness.fork_server import fork_trainer
 from tests.integration.small_model import MODEL
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -130,7 +131,7 @@ def served(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         create_topic(broker, name)
     home = Home(path=path, bootstrap=broker, topics=names)
     home.write()
-    with written(broker, names[0]), Run(home) as run:
+    with written(broker, names[0]), Run(home, launch=fork_trainer) as run:
         run.wait_for(lambda: run.status().get("records", {}).get("learnt"), "it learnt")
         yield Served(home, run)
 
