@@ -128,7 +128,7 @@ def make_application(
     app.include_router(commands.router())
     app.include_router(events.router())
     app.include_router(PageRoutes(app.openapi).router())
-    app.state.end_streams = events.streams.close
+    app.state.end_long_answers = events.streams.close, operations.end_waits
     return app
 
 

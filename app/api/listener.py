@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Literal, cast
 
 import anyio
@@ -62,9 +62,9 @@ class Listener:
         return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def serve_with(
-        self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_streams: Callable[[], None] = lambda: None
+        self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_long_answers: Iterable[Callable[[], None]] = ()
     ) -> None:
-        """Set the application; at the end, `end_streams` ends its answers that would go on for ever."""
+        """Set the application; at the end, `end_long_answers` end those that would go on for ever, or for minutes."""
         certificate = self._certificate
         config = uvicorn.Config(
             app,
@@ -82,7 +82,7 @@ class Listener:
             timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
             h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         )
-        self._server = _Server(config, end_streams, certificate)
+        self._server = _Server(config, end_long_answers, certificate)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
@@ -103,13 +103,16 @@ class Listener:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers, that ends endless answers before it waits for the others."""
+    """Uvicorn without its own signal handlers, that ends long answers before it waits for the others."""
 
     def __init__(
-        self, config: uvicorn.Config, end_streams: Callable[[], None], certificate: ServerCertificate | None
+        self,
+        config: uvicorn.Config,
+        end_long_answers: Iterable[Callable[[], None]],
+        certificate: ServerCertificate | None,
     ) -> None:
         super().__init__(config)
-        self._end_streams, self._certificate = end_streams, certificate
+        self._end_long_answers, self._certificate = end_long_answers, certificate
         self._renewing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -121,10 +124,11 @@ class _Server(uvicorn.Server):
             self._renewing = asyncio.create_task(_renew(self._certificate), name="certificate")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the answers that would go on for ever, then all others."""
+        """End the long answers, then all others."""
         if self._renewing is not None:
             self._renewing.cancel()
-        self._end_streams()
+        for end in self._end_long_answers:
+            end()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):  # whose clients have not ended TLS in time
             cast("LimitedProtocol", connection).close_now()

@@ -43,6 +43,7 @@ class Operation:
     began_at: float
     ended_at: float | None = None
     trainer_alive: Callable[[], bool] = field(repr=False)
+    _waits: set[asyncio.Event] = field(default_factory=set, repr=False)
 
     @property
     def done(self) -> bool:
@@ -55,17 +56,24 @@ class Operation:
         The future itself is not awaited: a request that is cancelled must not cancel what the trainer will answer.
         """
         if not self.done and seconds > 0:
-            loop, answered = asyncio.get_running_loop(), asyncio.Event()
+            loop, over = asyncio.get_running_loop(), asyncio.Event()
 
             def tell(_answer: "Future[Any]") -> None:  # on the trainer's thread; the loop may have ended
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(answered.set)
+                    loop.call_soon_threadsafe(over.set)
 
             self.answer.add_done_callback(tell)
+            self._waits.add(over)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await answered.wait()
+                    await over.wait()
+            self._waits.discard(over)
         return self.done
+
+    def end_waits(self) -> None:
+        """End all waits, as if their seconds were over."""
+        for over in self._waits:
+            over.set()
 
     def result(self) -> Any:
         """Return the result. Raises ProblemError if the command failed, or if the trainer is gone."""
@@ -135,6 +143,11 @@ class Operations:
 
         checking.add_done_callback(send_or_fail)
         return operation
+
+    def end_waits(self) -> None:
+        """Let no client wait any longer: the server ends, and would cut off what is not answered within seconds."""
+        for operation in self._kept.values():
+            operation.end_waits()
 
     def _keep(self, kind: str, answer: "Future[Any]", operation_id: str | None = None) -> Operation:
         if sum(not operation.done for operation in self._kept.values()) >= MAX_RUNNING:

@@ -53,7 +53,7 @@ class ApiServer:
             None if readers is None else ReadAuthorizer(*filter(None, (readers, tokens))),
             certificate,
         )
-        self._main.serve_with(app, lifespan="on", end_streams=app.state.end_streams)
+        self._main.serve_with(app, lifespan="on", end_long_answers=app.state.end_long_answers)
         log.info("answering on %s", self._main.url)
         if self._probes is not None:
             self._probes.serve_with(make_probes_application(self._service), lifespan="off")

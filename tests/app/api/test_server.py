@@ -13,6 +13,7 @@ from millrace.app.api import http_protocol, middleware
 from millrace.app.api.server import ApiServer
 from millrace.app.settings.sections.api import ApiSettings
 from millrace.consumers.errors import ConfigError
+from millrace.training.commands import Command
 from tests.app.api_rig import Rig, serving
 from tests.conftest import WaitFor
 
@@ -52,6 +53,23 @@ def test_a_stopped_server_has_given_its_port_back(rig: Rig) -> None:
     again.bind()
     again.stop()
     again.serve()
+
+
+def test_a_command_that_nobody_answers_still_runs_when_the_server_stops(
+    rig: Rig, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.obeying.clear()  # as a trainer that hangs
+    sent, send = list[Command](), rig.service.commands.send
+    monkeypatch.setattr(rig.service.commands, "send", lambda command: (sent.append(command), send(command))[1])
+    answers = list[httpx.Response]()
+    with serving(rig) as server:
+        where = url(server, "/checkpoints?wait=60s")
+        thread = threading.Thread(target=lambda: answers.append(httpx.post(where, timeout=70)))
+        thread.start()
+        wait_for(lambda: sent)
+    thread.join(20)
+    assert [answer.status_code for answer in answers] == [202]
+    assert answers[0].json()["operation"]["state"] == "running"
 
 
 def test_signals_are_left_to_the_process(rig: Rig, wait_for: WaitFor) -> None:
