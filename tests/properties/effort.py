@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 
 PROOF = "proof"
-_TIMES = 8
+_TIMES = 16
 """How many examples a proof tries for each one of the gate's."""
 _SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 

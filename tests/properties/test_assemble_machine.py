@@ -311,6 +311,6 @@ def _rotated(queues: list[list[int]], share: int, *, to_the_end: bool) -> Iterat
 
 
 TestAssembleMachine = AssembleMachine.TestCase
-TestAssembleMachine.settings = tried(60)
+TestAssembleMachine.settings = tried(30)
 TestRotationMachine = RotationMachine.TestCase
-TestRotationMachine.settings = tried(60)
+TestRotationMachine.settings = tried(30)

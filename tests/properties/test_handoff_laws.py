@@ -181,4 +181,4 @@ def _chunk(partition: Partition, start: int, records: int, nbytes: int) -> Chunk
 
 
 TestHandoffLaws = HandoffMachine.TestCase
-TestHandoffLaws.settings = tried(100)
+TestHandoffLaws.settings = tried(50)

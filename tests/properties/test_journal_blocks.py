@@ -27,14 +27,14 @@ def _histories(draw: st.DrawFn) -> tuple[int, list[RecordedBlock]]:
 
 
 @given(_histories())
-@tried(200)
+@tried(80)
 def test_blocks_are_read_back_as_they_were_written(history: tuple[int, list[RecordedBlock]]) -> None:
     partitions, blocks = history
     assert list(decode(b"".join(map(encode, blocks)), partitions)) == blocks
 
 
 @given(_histories(), st.integers(1, 12))
-@tried(200)
+@tried(80)
 def test_a_block_that_is_cut_off_is_refused_and_those_before_it_are_read(
     history: tuple[int, list[RecordedBlock]], cut: int
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_block_that_is_cut_off_is_refused_and_those_before_it_are_read(
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-@tried(200)
+@tried(80)
 def test_any_bytes_are_blocks_of_so_many_partitions_or_are_refused(raw: bytes, partitions: int) -> None:
     try:
         blocks = list(decode(raw, partitions))

@@ -68,7 +68,7 @@ def loaded(layout: WindowLayout, trained: WindowShaper, positions: dict[Partitio
 
 
 @pytest.mark.row(47)
-@tried(25)
+@tried(15)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_a_row_of_memory_is_the_one_of_training_after_any_checkpoint_and_cut(kind: str, seed: int) -> None:

@@ -252,4 +252,4 @@ def _present(count: Any) -> Any:
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = tried(60)
+TestLedgerMachine.settings = tried(30)

@@ -76,6 +76,6 @@ class RotatingLivesMachine(LivesMachine):
 
 
 TestLivesMachine = LivesMachine.TestCase
-TestLivesMachine.settings = tried(20, steps=40)
+TestLivesMachine.settings = tried(10, steps=40)
 TestRotatingLivesMachine = RotatingLivesMachine.TestCase
-TestRotatingLivesMachine.settings = tried(14, steps=40)
+TestRotatingLivesMachine.settings = tried(7, steps=40)

@@ -83,7 +83,7 @@ def texts(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.row(47)
-@tried(400)
+@tried(200)
 @given(st.lists(texts(), min_size=1, max_size=3))
 @example(['{"price":1.00000017881393432617187499999,"kind":"shop"}'])
 @example(['{"price":-0,"kind":"shop"}'])

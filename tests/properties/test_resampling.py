@@ -83,7 +83,7 @@ def facts(partition: Partition, start: int, end: int) -> BlockFacts:
 
 
 @pytest.mark.row(36)
-@tried(25)
+@tried(12)
 @given(seed=st.integers(0, 2**32))
 def test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop(seed: int) -> None:
     random = Random(seed)

@@ -366,4 +366,4 @@ def _weight(state: dict[str, PartState]) -> int:
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = tried(25, steps=30)
+TestStoreMachine.settings = tried(15, steps=30)

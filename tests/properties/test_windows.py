@@ -200,7 +200,7 @@ def at_once(logs: dict[Partition, Log], positions: dict[Partition, int], layout:
 
 
 @pytest.mark.row(36)
-@tried(25)
+@tried(12)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize(("by", "kind"), [("user", "int64"), ("user", "string"), (None, "int64")])
 def test_any_cut_and_any_restart_give_the_rows_of_plain_lists(by: str | None, kind: str, seed: int) -> None:

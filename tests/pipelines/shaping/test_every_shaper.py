@@ -58,6 +58,8 @@ COUNT = 1500
 Rows = dict[tuple[Partition, int], str]
 Log = Mapping[int, bytes]
 kinds = pytest.mark.parametrize("name", sorted(EXAMPLES))
+# The same with other cuts and kills.
+seeds = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 
 
 def made_up(random: Random) -> Log:
@@ -177,7 +179,7 @@ def test_rows_and_those_left_out_are_all_records_and_fit_the_schema(name: str) -
 
 
 @kinds
-@pytest.mark.parametrize("seed", range(2))
+@seeds
 def test_neither_cuts_nor_other_partitions_change_a_row(name: str, seed: int) -> None:
     random, found = Random(seed), dict[tuple[Partition, int], str]()
     shape, at = new(name).open(1, dict.fromkeys(PARTITIONS, 0)), dict.fromkeys(PARTITIONS, 0)
@@ -190,7 +192,7 @@ def test_neither_cuts_nor_other_partitions_change_a_row(name: str, seed: int) ->
 
 
 @kinds
-@pytest.mark.parametrize("seed", range(2))
+@seeds
 def test_a_kill_between_any_two_blocks_changes_no_row_and_nothing_remembered(name: str, seed: int) -> None:
     random, part = Random(seed), PartState()
     rows = {partition: at_once(name, partition, COUNT)[0] for partition in PARTITIONS}

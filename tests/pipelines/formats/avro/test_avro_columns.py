@@ -71,7 +71,7 @@ def alike(left: Any, right: Any) -> bool:
     return repr(left) == repr(right)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_columns_hold_what_fastavro_finds_by_any_path(data: st.DataObject) -> None:
     made: Made = data.draw(records())
@@ -91,7 +91,7 @@ def test_columns_hold_what_fastavro_finds_by_any_path(data: st.DataObject) -> No
             assert show is not Show.GOOD or alike(rows[row], expected), want
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_cut_off_or_goes_on_is_broken_and_its_neighbours_are_not(data: st.DataObject) -> None:
     made: Made = data.draw(records())
@@ -110,7 +110,7 @@ def test_what_is_cut_off_or_goes_on_is_broken_and_its_neighbours_are_not(data: s
         assert alike(rows[row], alone["x"].to_pylist()[0])
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_bytes_are_taken_or_refused_alike_whichever_way_they_are_passed(data: st.DataObject) -> None:
     made: Made = data.draw(records())

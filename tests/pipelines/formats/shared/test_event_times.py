@@ -89,7 +89,7 @@ def test_a_year_that_datetime_has_not_is_one_all_the_same() -> None:
         assert read([text, "2026-11-22T11:00:00"], BERLIN) == [expected, 1795341600000]
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     STAMPS,
     OFFSETS,
@@ -103,7 +103,7 @@ def test_a_text_with_a_zone_is_read_as_datetime_reads_it(at: datetime, zone: tim
     assert read([text, "", text], BERLIN) == [expected, None, expected]
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)) | st.datetimes(datetime(1960, 1, 1), datetime(2040, 1, 1)),
     st.sampled_from(ZONES),
@@ -132,13 +132,13 @@ NEAR = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(st.lists(NEAR, max_size=8), st.sampled_from([BERLIN, ZONED]))
 def test_no_neighbour_changes_a_time(texts: list[str], form: TimeFormat) -> None:
     assert read(texts, form) == [read([text], form)[0] for text in texts]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(NEAR, max_size=4))
 def test_what_is_read_is_what_datetime_reads_if_it_reads_it(texts: list[str]) -> None:
     for text, found in zip(texts, read(texts, ZONED), strict=True):
