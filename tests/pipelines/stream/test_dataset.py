@@ -401,7 +401,7 @@ def test_a_stream_whose_generator_waits_for_records_closes_again_and_again() -> 
             stream.close()
             assert list(stream) == []
 
-    for _ in range(40):
+    for _ in range(12):
         within(20, once)
 
 
@@ -462,7 +462,7 @@ def test_a_stop_wakes_what_draws_ahead_from_an_empty_queue_again_and_again() -> 
             assert list(stream) == []
         assert not any(thread.name == "draw" for thread in threading.enumerate())
 
-    for _ in range(40):
+    for _ in range(12):
         within(20, once)
 
 
