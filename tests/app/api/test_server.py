@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -60,7 +61,12 @@ def test_a_command_that_nobody_answers_still_runs_when_the_server_stops(
 ) -> None:
     rig.obeying.clear()  # as a trainer that hangs
     sent, send = list[Command](), rig.service.commands.send
-    monkeypatch.setattr(rig.service.commands, "send", lambda command: (sent.append(command), send(command))[1])
+
+    def noted(command: Command) -> "Future[Any]":
+        sent.append(command)
+        return send(command)
+
+    monkeypatch.setattr(rig.service.commands, "send", noted)
     answers = list[httpx.Response]()
     with serving(rig) as server:
         where = url(server, "/checkpoints?wait=60s")
