@@ -125,6 +125,8 @@ class MessageReader:
     def _read_taken(self, records: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
         """Yield what records hold that protobuf takes, each of them: ptars may refuse some."""
         batch = self._batch(records)
+        if batch is None and len(records) == 1:
+            batch = self._batch([self._of_known_fields(records[0])])
         if batch is not None:
             yield self._columns(self._as_it_ends(batch, records), indices)
         elif len(records) == 1:
@@ -147,6 +149,12 @@ class MessageReader:
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
                 return None
             raise
+
+    def _of_known_fields(self, record: bytes) -> bytes:
+        """Return a record as protobuf writes it, without what nobody asks for: ptars refuses more within that."""
+        message = self._message.FromString(record)
+        message.DiscardUnknownFields()
+        return message.SerializeToString()
 
     def _as_it_ends(self, batch: pa.RecordBatch, records: Sequence[bytes]) -> pa.RecordBatch:
         """Return the batch as the messages are when all is read: protobuf writes those again of which ptars has more.

@@ -189,9 +189,18 @@ def test_a_mutated_order_that_protobuf_reads_is_decoded_as_it_reads_it(data: st.
             assert same(outcome, plainly(record)), record
 
 
+def test_a_field_of_number_zero_in_an_unknown_group_is_skipped_as_protobuf_skips_it() -> None:
+    group = varint(99 << 3 | 3)
+    record = group + bytes.fromhex("0110ff93ebdc030807") + varint(99 << 3 | 4)
+    records = [ORDER(price=1.5).SerializeToString() + record, record]
+    assert [ORDER.FromString(one).price for one in records] == [1.5, 0]
+    for one, outcome in zip(records, outcomes(PROTOBUF.decoder, records), strict=True):
+        assert same(outcome, plainly(one))
+
+
 def unknown(random: Random, depth: int = 0) -> bytes:
     """Return a field that an order has not, or something like one: any wire type, groups with the end of another."""
-    number = random.choice([50, 51, 99, 18_999, 2**28, 2**29 - 1, *([] if depth else [0, 2**29, 2**31])])
+    number = random.choice([50, 51, 99, 18_999, 2**28, 2**29 - 1, 0, *([] if depth else [2**29, 2**31])])
     wire = random.choice([0, 1, 2, 3, 3, 3, 4, 5, 6, 7] if random.random() < 0.3 else [0, 1, 2, 3, 3, 5])
     head = varint(number << 3 | wire)
     if wire == 0:
