@@ -154,7 +154,7 @@ class MessageReader:
         """Return a record as protobuf writes it, without what nobody asks for: ptars refuses more within that."""
         message = self._message.FromString(record)
         message.DiscardUnknownFields()
-        return message.SerializeToString()
+        return bytes(message.SerializeToString())
 
     def _as_it_ends(self, batch: pa.RecordBatch, records: Sequence[bytes]) -> pa.RecordBatch:
         """Return the batch as the messages are when all is read: protobuf writes those again of which ptars has more.
