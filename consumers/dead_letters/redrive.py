@@ -17,7 +17,7 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced, TransactionalIdAuthorizationFailed
@@ -116,6 +116,7 @@ class _Transactions:
     async def start(self) -> None:
         """Connect. From then on, no other redrive of these letters can send, and its open transaction is aborted."""
         transactional_id = f"millrace-redrive-{self._wanted.letters}"
+        asyncio.get_running_loop().set_exception_handler(_but_for_fencing)
         async with _translated_errors(self._options, transactional_id):
             self._producer = AIOKafkaProducer(
                 **self._options.client_settings(),
@@ -249,6 +250,12 @@ def _origin(letter: ReceivedLetter) -> str:
     """Return what identifies the letter's record."""
     where = ":".join(letter.ours.get(name, "") for name in ("topic", "partition", "offset"))
     return f"{where}@{letter.ours.get('timestamp', '')}"
+
+
+def _but_for_fencing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody awaits, except that another redrive has ended this one: aiokafka tells that to more than one."""
+    if not isinstance(context.get("exception"), ProducerFenced):
+        loop.default_exception_handler(context)
 
 
 @contextlib.asynccontextmanager
