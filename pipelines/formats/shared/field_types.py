@@ -9,6 +9,7 @@ from millrace.pipelines.formats.shared.paths import Path, PathStep
 _DEEPEST, _MOST_NAMES, _ELEMENTS = 8, 50, 8
 LONGEST_SOURCE = 100
 """Bytes; what lies at a longer one is left out, as its name may be data."""
+_LONGEST_TYPE = 100
 _NAMES = {type(None): "null", bool: "bool", int: "integer", float: "number", str: "text", bytes: "bytes"}
 OBJECT = "object"
 
@@ -37,14 +38,18 @@ def _is_object(value: Any) -> bool:
     return type(value) not in _NAMES and isinstance(value, Mapping)
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: Any, within: int = 0) -> str:
+    """Return the type of a value that is within so many lists; a list that is too deep, or too mixed, is just one."""
     if isinstance(value, list):
-        inside = sorted({_NAMES.get(type(one)) or _type_of(one) for one in value[:_ELEMENTS]})
-        return f"list of {' or '.join(inside)}" if inside else "list"
+        few = value[:_ELEMENTS] if within < _DEEPEST else ()
+        inside = sorted({_NAMES.get(type(one)) or _type_of(one, within + 1) for one in few})
+        text = f"list of {' or '.join(inside)}"
+        return text if inside and len(text) <= _LONGEST_TYPE else "list"
     return _NAMES.get(type(value), OBJECT)
 
 
 @lru_cache(4096)
 def _spelled(steps: tuple[PathStep, ...]) -> str | None:
-    source = str(Path(steps))
-    return source if len(source.encode("utf-8", "replace")) <= LONGEST_SOURCE else None
+    # JSON may spell half of a surrogate pair, for which UTF-8 has no bytes.
+    source = str(Path(steps)).encode("utf-8", "replace")
+    return source.decode() if len(source) <= LONGEST_SOURCE else None

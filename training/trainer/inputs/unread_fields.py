@@ -30,6 +30,7 @@ _OWN = 1.5
 _LASTS = 8192
 """Records looked at after which what has appeared, or has vanished, is how the records are."""
 _PARENT = re.compile(r"(.*)(?<!\\)\.", re.DOTALL)
+_DOT = re.compile(r"(?<!\\)\.")
 Place = tuple[str, int, int]
 """The partition, the offset and the event time in milliseconds of a record."""
 
@@ -101,10 +102,13 @@ class UnreadFields:
     def note(self, place: Place, types: Mapping[str, str]) -> None:
         """Take in a record that was looked at."""
         number, self.records = self.records, self.records + 1
-        for source, kind in dict(self._placed(*one) for one in types.items()).items():
+        for one in types.items():
+            # Each anew, as the field before it may have made a map of both.
+            source, kind = self._placed(*one)
             known = self._fields.get(source)
             if known is not None:
-                self._fields[source] = known.held(number, place, kind)
+                if known.last < number:
+                    self._fields[source] = known.held(number, place, kind)
             elif len(self._fields) < MOST_FIELDS:
                 self._fields[source] = UnreadField(
                     source=source, types={kind: 1}, first=number, last=number, began=place, ended=place
@@ -120,18 +124,19 @@ class UnreadFields:
         return source, kind
 
     def _fold(self, source: str) -> None:
-        """Make one field of an object that has too many."""
-        if (match := _PARENT.match(source)) is None:
-            return
-        parent = match[1]
-        inside = [one for one in self._fields if one.startswith(f"{parent}.")]
-        if len(inside) > _MOST_WITHIN:
-            fields = [self._fields.pop(name) for name in inside]
-            first, last = min(fields, key=lambda one: one.first), max(fields, key=lambda one: one.last)
-            self._maps[parent] = None
-            self._fields[parent] = replace(
-                first, source=parent, types={OBJECT: first.records}, last=last.last, ended=last.ended
-            )
+        """Make one field of each object around this one that has too many names."""
+        while (match := _PARENT.match(source)) is not None:
+            source = match[1]
+            inside = [one for one in self._fields if one.startswith(f"{source}.")]
+            if len({_DOT.split(one[len(source) + 1 :], 1)[0] for one in inside}) > _MOST_WITHIN:
+                fields = [self._fields.pop(name) for name in inside]
+                first, last = min(fields, key=lambda one: one.first), max(fields, key=lambda one: one.last)
+                # A map within a map is part of it.
+                maps = [one for one in self._maps if not one.startswith(f"{source}.")]
+                self._maps = dict.fromkeys([*maps, source])
+                self._fields[source] = replace(
+                    first, source=source, types={OBJECT: first.records}, last=last.last, ended=last.ended
+                )
 
     def news(self) -> tuple[list[UnreadField], list[UnreadField]]:
         """Return the fields that are found to have appeared, and to have vanished, since this was asked last."""

@@ -81,6 +81,39 @@ def test_names_that_are_data_and_too_many_fields_are_bounded() -> None:
     assert again.all() == []
 
 
+def test_objects_by_names_that_are_data_are_one_field_and_hide_no_other() -> None:
+    fields = UnreadFields()
+    assert after(fields, 400, lambda at: {f"sessions.{at}.page": "text", f"sessions.{at}.ms": "integer"}) == ([], [])
+    assert [(one.source, one.last) for one in fields.all()] == [("sessions", 399)]
+    with_coupon = after(fields, 40, lambda at: {f"sessions.{at}.ms": "integer", "coupon": "text"})
+    assert with_coupon == (["coupon"], [])
+    # Each of them a map at first.
+    fields = UnreadFields()
+    after(fields, 6000, lambda at: {f"of.{at // 60}.{at % 60}": "integer"})
+    assert [one.source for one in fields.all()] == ["of"]
+    assert fields.all()[0].records <= fields.records
+    # Many fields within few objects are no map.
+    fields = UnreadFields()
+    after(fields, 10, lambda _: {**{f"payload.part{n // 6}.{n}": "text" for n in range(60)}, "payload.x": "text"})
+    assert len(fields.all()) == 61
+
+
+def test_odd_names_and_lists_of_lists_are_bounded_and_can_be_shown() -> None:
+    deep = (
+        json.dumps({"a": 1}).encode()[:-1] + b', "deep": ' + b"[" * 600 + b"1" + b"]" * 600 + b', "b\\ud800": {"c": 2}}'
+    )
+    types = JsonFormat().types(deep, framed=False)
+    assert types is not None
+    assert {**types, "deep": ""} == {"a": "integer", "deep": "", "b?.c": "integer"}
+    assert types["deep"] == "list of " * 8 + "list"
+    mixed = [[[n, n + 0.5], [None, True], ["a", [n] * n]] for n in range(8)]
+    types = JsonFormat().types(
+        json.dumps({"mixed": [mixed, [mixed, [mixed], [[n] for n in mixed]]]}).encode(), framed=False
+    )
+    assert types is not None
+    assert len(types["mixed"]) <= 100
+
+
 def test_the_types_of_a_record_are_those_of_its_nested_fields_and_hold_no_value() -> None:
     record = {"a": 1, "b.c": "secret", "d": {"e": None, "f": [1.5, 2]}, "g": [{"h": True}], "i": {}, "j": []}
     types = JsonFormat().types(json.dumps(record).encode(), framed=False)
