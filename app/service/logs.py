@@ -113,10 +113,15 @@ def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """Render `time level logger: message key=value`, without the thread and the config's name."""
     trace = event.pop("exception", None)
     pairs = "".join(f" {key}={_word(value)}" for key, value in event.items() if key not in _FACTS)
-    # One event stays one line, because a message may quote text that comes from outside.
-    level, what = str(event["level"]), str(event["event"]).replace("\r", "\\r").replace("\n", "\\n")
+    # One event stays one line and moves no cursor, because a message may quote text that comes from outside.
+    level, what = str(event["level"]), str(event["event"])
+    what = what if what.isprintable() else "".join(map(_seen, what))
     line = f"{event['ts']} {level:<7} {event['logger']}: {what}{pairs}"
     return line if trace is None else f"{line}\n{trace}"
+
+
+def _seen(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _word(value: Any) -> str:

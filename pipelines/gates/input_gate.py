@@ -61,7 +61,8 @@ def _watched(schema: Schema) -> list[_WatchedField]:
 def _of_field(field: Field) -> _WatchedField:
     if field.classes is not None or field.dtype == "string" or field.appearing is not None:
         return _of_text(field)
-    missing = None if field.missing is None else float(field.missing)
+    # As the column holds it: 0.1 in float32 is not 0.1.
+    missing = None if field.missing is None else float(np.dtype(field.dtype).type(field.missing))
     width = field.size
     if width > _MOST_ELEMENTS or field.ragged or field.pad is not None or not width:
         step, width, missing = max(1, -(-field.size // _MOST_ELEMENTS)), 1, None

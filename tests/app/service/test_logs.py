@@ -86,6 +86,12 @@ def test_a_line_break_in_a_value_makes_no_second_line(stream: io.StringIO, form:
     assert len(stream.getvalue().splitlines()) == 1
 
 
+def test_a_text_line_moves_no_cursor_and_sets_no_colour(stream: io.StringIO) -> None:
+    logs.configure(form="text", stream=stream)
+    logging.getLogger("app.x").error("an answer: \x1b[2J\x9b31m\u202e → é\r\n", extra={"value": "\x1b[31m"})
+    assert stream.getvalue()[24:] == (r' error   app.x: an answer: \x1b[2J\x9b31m\u202e → é value="\u001b[31m"' + "\n")
+
+
 def test_an_extra_cannot_pass_for_a_fact(stream: io.StringIO) -> None:
     logs.configure(form="json", stream=stream)
     logging.getLogger("app.x").info("said %s", "so", extra={"event": "other", "level": "error", "ts": "never"})
