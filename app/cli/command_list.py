@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -194,9 +196,20 @@ def millrace(
 
 def main() -> None:
     """Run the command in this process's arguments and exit with its code."""
+    _ready_streams()
     completion_init()
     # Not standalone: typer leaves errors to us, which have a form of their own under --json.
     raise SystemExit(ending(lambda: application(prog_name="millrace", standalone_mode=False)))
+
+
+def _ready_streams() -> None:
+    """Open the standard streams that are closed, and have stdout show what its encoding lacks as Python writes it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # It takes the number that is free, so that no file of a verb does, into which others would print.
+            setattr(sys, name, Path(os.devnull).open("w" if number else "r", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def ending(command: Callable[[], object]) -> int:
@@ -204,19 +217,38 @@ def ending(command: Callable[[], object]) -> int:
 
     0 well; 1 failed; 2 usage or configuration; 3 unreachable; 4 refused because data would be lost or repeated; 130
     after Ctrl-C. An error that a user can repair is one line on stderr, or under `--json` one JSON object there. When
-    the reader of a pipe closes it early (`| head`), the command exits 1 without a message. Any other error is a defect
-    of ours, and keeps its traceback.
+    the reader of a pipe closes it early (`| head`), the command exits 1 without a message; of a full disk it says so.
+    Any other error is a defect of ours, and keeps its traceback.
     """
     try:
         code = _code_of(command)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Send what is still buffered to /dev/null, so that the interpreter's last flush does not fail.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None or _takes_output():
+            raise
+        _drop_output()
+        report_failure([f"the output cannot be written: {error.strerror}"], 1)
         return 1
     return code
+
+
+def _takes_output() -> bool:
+    """Return whether stdout takes more: what it did not take may not be buffered any longer."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _drop_output() -> None:
+    """Send what is still buffered to /dev/null, so that the interpreter's last flush does not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _code_of(command: Callable[[], object]) -> int:

@@ -9,6 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from millrace.app.cli.notes import printable
+
 _GAP = 2
 _UNBOUNDED = 100_000
 """The width of output that is not a terminal: no row is ever folded."""
@@ -22,6 +24,8 @@ def console() -> Console:
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], to: Console | None = None) -> None:
     """Print rows under their headings; the last column folds."""
     to = to or console()
+    # A name on disk, or a header, may hold anything.
+    rows = [[printable(cell) for cell in row] for row in rows]
     if to.width >= _UNBOUNDED:
         lines = [headings, *rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,6 +1,8 @@
 """The command line: most of it in this process, as the console script runs it; the rest as a shell would start it."""
 
 import asyncio
+import errno
+import io
 import json
 import os
 import signal
@@ -8,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +19,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from millrace.app.cli.command_list import VERBS, LazyCommands, ending
+from millrace.app.cli.command_list import VERBS, LazyCommands, ending, main
+from millrace.app.cli.tables import print_table
 from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.yaml_file import SettingsError
 from millrace.app.version import version
@@ -359,6 +363,42 @@ def test_ctrl_c_ends_with_130() -> None:
         raise KeyboardInterrupt
 
     assert ending(interrupted) == 130
+
+
+def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("x", "x" * 100_000):
+        with Path("/dev/full").open("w", encoding="utf-8") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert ending(partial(full.write, text)) == 1
+        assert capsys.readouterr().err == "millrace: error: the output cannot be written: No space left on device\n"
+
+
+def test_another_failure_to_write_is_a_defect_of_ours() -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        ending(fail)
+
+
+def test_a_stream_that_is_closed_ends_no_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["millrace", "--version"])
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert sys.stdout is not None
+    sys.stdout.close()
+
+
+def test_what_the_encoding_of_stdout_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "argv", ["millrace", "--version"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", write_through=True))
+    with pytest.raises(SystemExit):
+        main()
+    print_table(["name"], [["caf\udce9 → \x1b[31m"]])
+    assert raw.getvalue().splitlines()[-1] == rb"caf\udce9 \u2192 \x1b[31m"
 
 
 def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
