@@ -22,7 +22,8 @@ from millrace.training.telemetry.watcher import Call, numbers_in, untyped_target
 ODDS_BINS = 512
 _ODDS = 8.0
 """The bins reach from minus this to this log-odds: from a probability of 0.03 % to one of 99.97 %."""
-_LEAST, _MOST, _GROWTH = 1e-9, 1e12, 1.04
+_LEAST, _MOST, _GROWTH = 1e-9, 1e19, 1.04
+"""The least and the greatest number that is told apart: all of 64 bits, as times in nanoseconds, and the step."""
 _STEPS = int(np.ceil(np.log(_MOST / _LEAST) / np.log(_GROWTH)))
 NUMBER_BINS = 2 * _STEPS + 1
 SURE = 1e-7

@@ -102,6 +102,10 @@ def test_quantiles_of_residuals_are_within_two_percent() -> None:
     assert found.observed is not None
     assert [*found.observed.values()] == pytest.approx(np.quantile(labels, [0.05, 0.25, 0.5, 0.75, 0.95]), rel=0.021)
     assert told(Labels.NUMBERS, [[1.0], [2.0]], [[1.0], [2.0]]).residuals == dict.fromkeys(found.residuals, 0.0)
+    # Labels in nanoseconds since 1970, and the least of 64 bits.
+    times = told(Labels.NUMBERS, [[1_795_900_000_000_000_000], [-(2**63)]], [[1.7e9], [0.0]])
+    assert times.observed is not None
+    assert (times.observed["p05"], times.observed["p95"]) == pytest.approx((-(2.0**63), 1.7959e18), rel=0.021)
 
 
 @pytest.mark.row(42)
