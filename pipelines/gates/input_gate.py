@@ -53,7 +53,10 @@ def _watched(schema: Schema) -> list[_WatchedField]:
     """Return what is watched of records of this schema, a bounded number of columns."""
     names = {field.name for field in (*schema.features, *schema.labels)}
     slices = [field for field in schema.slices if field.name not in names]
-    found = [*map(_of_field, (*schema.inputs, *schema.labels)), *map(_of_slice, slices)]
+    # A label that is a feature as well, as one that lies ahead, is watched as that.
+    inputs = {field.name for field in schema.inputs}
+    labels = [field for field in schema.labels if field.name not in inputs]
+    found = [*map(_of_field, (*schema.inputs, *labels)), *map(_of_slice, slices)]
     ends = np.cumsum([len(one.columns) for one in found])
     return [one for one, end in zip(found, ends.tolist(), strict=True) if end <= _MOST_COLUMNS]
 

@@ -341,6 +341,13 @@ def test_elements_classes_images_lists_labels_and_slices_are_watched() -> None:
     assert view.now_of(names.index("image")).quantile(0.5) == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_label_that_is_a_feature_too_is_one_field() -> None:
+    schema = replace(FIELDS, labels=(Field(name="x", source="x", dtype="float32", shape=(2, 2), ahead=3),))
+    assert [column.name for column in InputGate(schema).numbers] == [
+        column.name for column in InputGate(replace(FIELDS, labels=())).numbers
+    ]
+
+
 def test_records_that_are_set_aside_for_a_field_are_counted_and_named() -> None:
     gate, told = InputGate(FIELDS), Told()
     inputs = Inputs(gate, (), told)
