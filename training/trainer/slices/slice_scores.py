@@ -280,7 +280,7 @@ class SliceScores(Watcher):
         self._held = {
             field: {value: place for place, value in enumerate(held.get(field, ()))} for field in self._gate.fields
         }
-        known = (ALL, *(f"{field}=" for field in held if field in self._held))
+        known = (f"{ALL}/", *(f"{field}=" for field in held if field in self._held))
         self._tallies.load({name: one for name, one in state.arrays.items() if same and name.startswith(known)})
 
 
