@@ -64,10 +64,12 @@ class Operation:
 
             self.answer.add_done_callback(tell)
             self._waits.add(over)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await over.wait()
-            self._waits.discard(over)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await over.wait()
+            finally:
+                self._waits.discard(over)  # also if the client has left
         return self.done
 
     def end_waits(self) -> None:

@@ -1,8 +1,10 @@
 """Commands over HTTP and their outcomes."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -454,6 +456,20 @@ def test_a_command_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig
     operation = api.seen(where)["operation"]
     assert operation["state"] == "failed"
     assert operation["complaint"] == "The trainer ended before it carried the command out."
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    operation = operations.Operation(id="1", kind="save", answer=Future(), began_at=0.0, trainer_alive=lambda: True)
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(operation.wait(60.0))
+        await asyncio.sleep(0)
+        assert len(operation._waits) == 1
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+    asyncio.run(leave())
+    assert not operation._waits
 
 
 def test_commands_that_wait_for_the_trainer_are_bounded(api: Client, rig: Rig) -> None:
