@@ -8,7 +8,8 @@ Numbers only grow: the next is one more than the highest that is on disk, of any
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -152,32 +153,36 @@ class CheckpointStore:
         Falls back along the parents and logs each step. Raises AllCorruptError where no ancestor verifies, and
         NewerFormatError where a later version wrote the checkpoint.
         """
-        terms = Terms.read(self.folder)
-        return newest_verified(self.folder, terms, lambda number: self._look(number, terms))
+        while True:
+            terms = Terms.read(self.folder)
+            try:
+                return newest_verified(self.folder, terms, partial(self._look_while_there, terms=terms))
+            except MissingCheckpointError:
+                log.info("looking for the newest checkpoint again: one was pruned while it was read")
 
     def verify(self, number: int) -> Inspection:
         """Read and hash all files of one checkpoint, and return the verdict."""
-        self._require(number)
-        found = self._look(number, Terms.read(self.folder))
-        self._require(number)  # a checkpoint that was pruned while it was read is not corrupt, it is gone
-        return found
+        return self._look_while_there(number, Terms.read(self.folder))
 
     def look(self, number: int) -> Inspection:
         """Inspect one checkpoint by its manifest and the sizes of its files."""
         self._require(number)
-        return inspect(self.folder, number, Terms.read(self.folder), deep=False)
+        found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
+        self._require(number)
+        return found
 
     def manifest(self, number: int) -> Manifest:
         """Return the manifest of one checkpoint; its other files are not inspected."""
-        self._require(number)
-        return read_manifest(self.folder.checkpoint(number), number)
+        with self._there(number):
+            return read_manifest(self.folder.checkpoint(number), number)
 
     def load(self, number: int, only: Collection[str] | None = None) -> dict[str, PartState]:
         """Return the parts of one checkpoint, all or some, out of the very bytes that were verified.
 
         Raises for a fenced checkpoint, and for one that is damaged as far as it was read.
         """
-        return read_parts(self.folder.checkpoint(number), self._loadable(number), only)
+        with self._there(number):
+            return read_parts(self.folder.checkpoint(number), self._loadable(number), only)
 
     def load_verified(self, number: int, keep: Collection[str] | None = None) -> VerifiedCheckpoint:
         """Read and hash every file of one checkpoint once, and return the parts named in `keep`, or all of them.
@@ -186,10 +191,10 @@ class CheckpointStore:
         """
         manifest = self._loadable(number)
         try:
-            checkpoint = read_checkpoint(self.folder.checkpoint(number), manifest, keep)
+            with self._there(number):
+                checkpoint = read_checkpoint(self.folder.checkpoint(number), manifest, keep)
         except CorruptError as error:
             self._verified.pop(number, None)
-            self._require(number)  # a checkpoint that was pruned while it was read is not corrupt, it is gone
             raise CorruptError(f"checkpoint {number} is {Condition.CORRUPT}: {error}") from error
         self._verified[number] = manifest
         return checkpoint
@@ -319,13 +324,28 @@ class CheckpointStore:
 
     def _loadable(self, number: int) -> Manifest:
         """Return the manifest of a checkpoint that may be loaded, as far as its manifest and file sizes tell."""
-        self._require(number)
-        found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
+        found = self.look(number)
         if found.condition is Condition.NEWER:
             raise NewerFormatError(found.problems[0])
         if found.manifest is None or found.condition is not Condition.GOOD:
             raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
         return found.manifest
+
+    def _look_while_there(self, number: int, terms: Terms) -> Inspection:
+        self._require(number)
+        found = self._look(number, terms)
+        self._require(number)
+        return found
+
+    @contextmanager
+    def _there(self, number: int) -> Iterator[None]:
+        """Read a checkpoint. One that a trainer prunes meanwhile is not corrupt but gone: MissingCheckpointError."""
+        self._require(number)
+        try:
+            yield
+        except (CorruptError, OSError):
+            self._require(number)
+            raise
 
     def _require(self, number: int) -> None:
         if number not in self.folder.numbers():

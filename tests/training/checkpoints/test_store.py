@@ -356,6 +356,39 @@ def test_a_number_that_is_not_there_is_named(store: CheckpointStore, publish_ste
             ask(9)
 
 
+@pytest.mark.parametrize("ask", ["verify", "look", "load", "load_verified", "manifest", "pin"])
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_gone_and_not_corrupt(
+    folder: Folder, store: CheckpointStore, publish_steps: Publish, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_steps(3)
+    _prune_at_the_next_read(folder, 1, monkeypatch)
+    with pytest.raises(MissingCheckpointError, match="number 1; the newest there are: 0, 2"):
+        getattr(store, ask)(1, *["me"] * (ask == "pin"))
+
+
+def test_the_newest_is_looked_for_again_if_it_is_pruned_while_it_is_read(
+    folder: Folder, store: CheckpointStore, publish_steps: Publish, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    publish_steps(3)
+    _prune_at_the_next_read(folder, 2, monkeypatch)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.number == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def _prune_at_the_next_read(folder: Folder, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pruning does it: the folder gets another name, here just before its manifest is read."""
+
+    def reading(path: Path) -> bytes:
+        if path == folder.checkpoint(number) / FILE_NAME:
+            path.parent.rename(folder.removing(number))
+        return read(path)
+
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", reading)
+
+
 def test_a_reader_cannot_publish(folder: Folder, store: CheckpointStore, order: Any, parts: Any) -> None:
     with pytest.raises(CheckpointError, match="reading only"):
         CheckpointStore(folder).publish(order(None), parts(0))
