@@ -104,9 +104,9 @@ class LossRise(Detector):
         if seen.blocks <= 0:
             return
         share, apart = 1 / seen.blocks, mean - seen.mean
-        seen.mean += share * apart
-        # So that a block that is far off makes no one blind to the next.
+        # Bounded, so that a block that is far above blinds nobody to the next. A fall is taken in as it is.
         most = math.inf if seen.blocks < _FIRST else _WIDEST * seen.variance
+        seen.mean += share * min(apart, math.sqrt(most / records))
         seen.variance = (1 - share) * (seen.variance + share * min(records * apart * apart, most))
 
     def _mark(self, at: CallEnd) -> Mark:

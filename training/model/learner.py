@@ -253,8 +253,7 @@ class Learner:
 
     def trace(self, rows: Rows, *, deterministic: bool) -> None:
         """Trace the call for any number of batches, and refuse a model with state that no part would save."""
-        specs = tf.nest.map_structure(lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows)
-        function = self.call.traced(specs)
+        function = self.call.traced(rows)
         # Traces the results too, so that the first posting does not wait for it.
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
         names = self.witness.identities  # made of what the ledger knows, so that no part needs to hold it

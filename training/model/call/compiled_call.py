@@ -118,6 +118,8 @@ class TrainingCall:
         passes = self.options.passes if passes is None else passes
         if not 1 <= passes <= self.options.passes:
             raise ValueError(f"{passes} passes, where the call was built for 1 to {self.options.passes}")
+        if not self._function.experimental_get_tracing_count():
+            self.traced(rows)  # for any number of batches: else the next number would trace it again
         try:
             with self.strategy.scope():
                 # One tensor for all, as each argument of a call takes its time.
@@ -137,9 +139,10 @@ class TrainingCall:
         )
 
     def traced(self, rows: Rows) -> Any:
-        """Return the concrete function for these rows, so that its graph can be inspected."""
+        """Return the concrete function for any number of batches as these, so that its graph can be inspected."""
+        specs = tf.nest.map_structure(lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows)
         with self.strategy.scope():
-            return self._function.get_concrete_function(tf.TensorSpec([3], tf.int32), *rows)
+            return self._function.get_concrete_function(tf.TensorSpec([3], tf.int32), *specs)
 
     @property
     def adds_loss_of_batches(self) -> bool:

@@ -109,9 +109,7 @@ class RememberedProof:
 
 def _graph(learner: Learner) -> str | None:
     """Return the hash of the compiled call; None if the graph does not say all that it does."""
-    rows = learner.rows_of(learner.probe())
-    specs = tf.nest.map_structure(lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows)
-    graph = learner.call.traced(specs).graph
+    graph = learner.call.traced(learner.rows_of(learner.probe())).graph
     variables = {id(copy.handle) for variable in graph.variables for copy in copies(variable)}
     captured = [tensor for tensor, _ in graph.captures if id(tensor) not in variables]
     # A table or another resource has contents that are in no variable.
