@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 
 import typer
 
+from millrace.consumers.printable import printable
+
 
 def json_wanted() -> bool:
     """Return whether the command in this process's arguments was given --json."""
@@ -47,15 +49,3 @@ def report_failure(problems: Sequence[str], exit_code: int) -> None:
         return
     for line in lines:
         print(f"millrace: error: {line}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """Return the text with each character that a terminal would not show as itself escaped as Python does.
-
-    So nothing in a text from others moves the cursor, sets colours or reverses a line.
-    """
-    return text if text.isprintable() else "".join(map(_seen, text))
-
-
-def _seen(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -16,6 +16,8 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from millrace.consumers.printable import printable
+
 LogFormat = Literal["auto", "text", "json"]
 
 _LIBRARIES: Mapping[str, int] = {
@@ -115,13 +117,8 @@ def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     pairs = "".join(f" {key}={_word(value)}" for key, value in event.items() if key not in _FACTS)
     # One event stays one line and moves no cursor, because a message may quote text that comes from outside.
     level, what = str(event["level"]), str(event["event"])
-    what = what if what.isprintable() else "".join(map(_seen, what))
-    line = f"{event['ts']} {level:<7} {event['logger']}: {what}{pairs}"
+    line = f"{event['ts']} {level:<7} {event['logger']}: {printable(what)}{pairs}"
     return line if trace is None else f"{line}\n{trace}"
-
-
-def _seen(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _word(value: Any) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.kills import GATE_RECORDS_PER_S, PARTITIONS, Aftermath, campaign
+from tests.faults.harness.fork_server import fork_trainer
 from tests.faults.harness.records import POISON
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
@@ -25,7 +26,10 @@ def aftermath(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     seed = int(time.time()) if SEED is None else SEED
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
     folder = tmp_path_factory.mktemp("kills")
-    with campaign(broker, folder, rounds=ROUNDS, seed=seed, records_per_s=GATE_RECORDS_PER_S) as left:
+    history = campaign(
+        broker, folder, rounds=ROUNDS, seed=seed, records_per_s=GATE_RECORDS_PER_S, launch=fork_trainer
+    )  # `make kills` starts Python each time
+    with history as left:
         print(left.figures.summary(), *left.faults, sep="\n")  # noqa: T201 - and this is what it came to
         yield left
 

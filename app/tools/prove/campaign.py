@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.app.tools.prove.checkpoint_reader import Shelf, Statement
 from millrace.app.tools.prove.kills import SAVE_POINTS, AfterSave, KillMethod
-from millrace.app.tools.prove.trainer_process import Run, TrainerFolder, UnprovenError
+from millrace.app.tools.prove.trainer_process import Launch, Run, TrainerFolder, UnprovenError, start_python
 from millrace.consumers.records import Partition
 from millrace.training.ledger.offset_checksum import Evidence
 
@@ -122,13 +122,14 @@ class Campaign:
         figures: Figures,
         provoke: Callable[[KillMethod], None] = lambda _fault: None,
         most_waiting: int = 0,
+        launch: Launch = start_python,
     ) -> None:
         """Prepare it. `provoke` does what a kill needs and only the caller, who feeds the trainer, can do.
 
         `most_waiting` is how many records the trainer may leave at the end, as they fill no batch.
         """
         self.figures = figures
-        self._most_waiting = most_waiting
+        self._most_waiting, self._launch = most_waiting, launch
         self._home, self._shelf, self._pace, self._provoke = home, shelf, pace, provoke
         self._durable: int | None = None
         self._settled = 0
@@ -154,7 +155,7 @@ class Campaign:
 
     def strike(self, fault: KillMethod) -> None:
         """Start the trainer, and kill it."""
-        with Run(self._home, failpoints=fault.failpoints) as run:
+        with Run(self._home, failpoints=fault.failpoints, launch=self._launch) as run:
             self._provoke(fault)
             fault.bring_about(run, self._shelf)
             settled = run.settled() if run.alive and run.first_call_s is not None else None
@@ -178,7 +179,7 @@ class Campaign:
 
     def drain(self, expected: Expected) -> Statement:
         """Let the trainer learn the rest, and compare what it knows with what was written."""
-        with Run(self._home, "--until", "now") as run:
+        with Run(self._home, "--until", "now", launch=self._launch) as run:
             run.finish()
         self._look_at(run)
         newest = self._shelf.newest()

@@ -27,6 +27,7 @@ from millrace.app.tools.local_broker import LocalBroker
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.campaign import Campaign, Figures, SaveSchedule
 from millrace.app.tools.prove.kills import TRAINER_POINTS
+from millrace.app.tools.prove.trainer_process import Launch, start_python
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from tests.faults.campaigns import exactness, terms
@@ -73,6 +74,7 @@ def campaign(
     on_strike: OnStrike = lambda *_told: None,
     partial_batches: str = "pad",
     records_per_s: float = _RECORDS_PER_S,
+    launch: Launch = start_python,
 ) -> Iterator[Aftermath]:
     """Run one history: kill this often, drain, and show what is left while the topic still exists."""
     began = time.monotonic()
@@ -103,7 +105,7 @@ def campaign(
         figures, shelf = Figures(seed=seed), Shelf(project.folder)
         pace = SaveSchedule(every_s=1.0, block_rows=_BATCH * _BATCHES)
         most_waiting = _BATCH - 1 if partial_batches == "wait" else 0
-        kills = Campaign(project, shelf, pace, figures, provoke, most_waiting)
+        kills = Campaign(project, shelf, pace, figures, provoke, most_waiting, launch)
         planned = tuple(plan(Random(seed), rounds))
         kills.wage(planned, lambda fault: on_strike(fault, figures))
         topic.still()
