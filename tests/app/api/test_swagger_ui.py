@@ -17,11 +17,10 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: Browser, rig: Rig, width: int) -> None:
+def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: Browser, rig: Rig) -> None:
     complaints: list[str] = []
     hosts: set[str] = set()
-    page = browser.new_page(viewport={"width": width, "height": 844})
+    page = browser.new_page(viewport={"width": 1440, "height": 844})
     page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     with serving(rig) as server:
@@ -30,7 +29,9 @@ def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: B
         paths = httpx.get(f"http://127.0.0.1:{server.port}/openapi.json").json()["paths"]
         expect(shown).to_have_count(sum(len(methods) for methods in paths.values()))
         assert {path.replace("\u200b", "") for path in shown.all_inner_texts()} == set(paths)
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= width
         page.locator("#operations-Probes-get_livez .opblock-summary-control").click()
         page.get_by_role("button", name="Try it out").click()
         page.get_by_role("button", name="Execute").click()

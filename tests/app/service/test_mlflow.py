@@ -1,8 +1,6 @@
 """An MLflow server that fails stops nothing; without one, MLflow is not loaded."""
 
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -127,24 +125,6 @@ def test_a_version_that_the_server_refuses_keeps_no_later_one_back(tmp_path: Pat
         sender._tell(cast("Any", experiment))
     assert experiment.taken == [1, 7]
     assert sender.figures().versions == 2
-
-
-@pytest.mark.slow
-def test_nothing_of_mlflow_is_loaded_unless_a_server_is_set(tmp_path: Path) -> None:
-    program = """
-import sys, time
-from pathlib import Path
-from tests.app.api_rig import running, serving
-with running(Path(sys.argv[1])) as rig, serving(rig):
-    time.sleep(1.5)
-    assert rig.service.senders == ()
-print([name for name in sys.modules if name.split(".")[0] == "mlflow"])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_the_extra_the_start_and_validate_say_what_to_install(

@@ -205,7 +205,7 @@ def test_a_receiver_that_fails_stops_nothing_and_is_counted(
 
 
 @pytest.mark.slow
-def test_nothing_of_opentelemetry_is_loaded_unless_an_endpoint_is_set(tmp_path: Path) -> None:
+def test_nothing_of_opentelemetry_or_mlflow_is_loaded_unless_it_is_set(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
@@ -214,7 +214,8 @@ with running(Path(sys.argv[1])) as rig, serving(rig):
     time.sleep(1.5)
     assert rig.service.senders == ()
 # Its API is an import of another package.
-print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])
+extras = ("opentelemetry.sdk", "opentelemetry.exporter", "mlflow")
+print([name for name in sys.modules if name.startswith(extras)])
 """
     run = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3], check=False)

@@ -44,7 +44,7 @@ def test_no_records_are_no_rows(subject: Conformance) -> None:
 
 
 each_night: Callable[[Callable[..., None]], Callable[..., None]] = pytest.mark.parametrize(
-    "parts", [8, pytest.param(None, marks=pytest.mark.nightly)], ids=["some", "all"]
+    "parts", [4, pytest.param(None, marks=pytest.mark.nightly)], ids=["some", "all"]
 )
 """Into how many parts what can be tried is cut, of which the gate tries the first of each; each night tries all."""
 

@@ -46,10 +46,11 @@ class HoursOfInputs:
     def add(self, digest: Digest, at_ms: int, names: Sequence[str], numbers: int) -> None:
         """Add a window; of the fields `names` so many are numbers, and come first.
 
-        One of an hour that is over is late, as the partitions are some seconds apart, and changes nothing.
+        One of an earlier hour is late, as the partitions are apart, and changes nothing. Later than a week it is none:
+        then the open hour was one that a wrong clock has claimed.
         """
         hour = at_ms // HOUR_MS
-        if hour in self.kept:
+        if hour in self.kept or (self._hour is not None and 0 < self._hour - hour <= WEEK):
             return
         if hour != self._hour:
             self._close(names, numbers)

@@ -47,9 +47,8 @@ def model(optimizer: Make) -> Any:
     [
         (1, both),
         (2, both),
-        (2, accumulating),
         # `both` accumulates and averages, on one replica and on two.
-        pytest.param(1, accumulating, marks=pytest.mark.nightly),
+        *(pytest.param(replicas, accumulating, marks=pytest.mark.nightly) for replicas in (1, 2)),
         *(pytest.param(replicas, averaging, marks=pytest.mark.nightly) for replicas in (1, 2)),
     ],
 )

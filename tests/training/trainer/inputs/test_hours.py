@@ -62,6 +62,27 @@ def test_a_window_that_is_late_takes_nothing_from_the_hour_that_is_over() -> Non
     assert second.quantile(0.5) == pytest.approx(2.0, rel=0.05)
 
 
+def test_partitions_that_are_hours_apart_leave_the_open_hour_whole() -> None:
+    random = np.random.default_rng(3)
+    hours = HoursOfInputs()
+    for at in range(40):
+        hours.add(digest(random, 2.0), 14 * HOUR_MS + at * 4000, NAMES, 2)
+        hours.add(digest(random, 100.0), 12 * HOUR_MS + at * 4000, NAMES, 2)
+    hours.add(digest(random, 3.0), 15 * HOUR_MS, NAMES, 2)
+    assert [*hours.kept] == [14]
+    kept = portrait_in(hours.kept[14], "price")
+    assert kept is not None
+    assert kept.quantile(0.5) == pytest.approx(2.0, rel=0.05)
+
+
+def test_hours_go_on_after_one_that_a_wrong_clock_has_claimed() -> None:
+    random = np.random.default_rng(4)
+    hours = HoursOfInputs()
+    for hour in (14, 600_000, 15, 16):
+        hours.add(digest(random, 2.0), hour * HOUR_MS, NAMES, 2)
+    assert [*hours.kept] == [14, 15, 600_000]
+
+
 def test_a_week_is_kept_in_bounded_bytes_and_the_oldest_hours_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     hours = hours_of(np.random.default_rng(1), WEEK + 10, windows=1)
     assert [*hours.kept] == [*range(8, WEEK + 9)], "the hour a week before the one that is open is there"
