@@ -16,6 +16,7 @@ from millrace.training.trainer.inputs.portraits import QUANTILES, Portrait
 from millrace.training.trainer.inputs.unread_fields import UnreadField
 
 _BINS = 20
+_GREATEST = float(np.finfo(np.float64).max)
 _WIDE = 50
 _LONGEST_VALUE = 60
 _TOP = 12
@@ -218,9 +219,12 @@ def histogram_of(now: Portrait, before: Portrait | None) -> Histogram | None:
         return None
     low, high = min(one.quantile(1 / 64) for one in both), max(one.quantile(63 / 64) for one in both)
     if low == high:
-        low, high = low - 0.5, high + 0.5
-    # Of what is spread over orders of magnitude all would be in one bin.
-    edges = np.geomspace(low, high, _BINS + 1) if 0 < low < high / _WIDE else np.linspace(low, high, _BINS + 1)
+        beside = max(0.5, 1e-6 * abs(low))
+        low, high = max(low - beside, -_GREATEST), min(low + beside, _GREATEST)
+    if 0 < low < high / _WIDE:  # of what is spread over orders of magnitude all would be in one bin
+        edges = np.geomspace(low, high, _BINS + 1)
+    else:
+        edges = 2 * np.linspace(low / 2, high / 2, _BINS + 1)  # whose ends may be further apart than any number
 
     def shares(one: Portrait | None) -> list[float] | None:
         if one is None or not one.bounds:
