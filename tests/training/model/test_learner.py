@@ -245,6 +245,13 @@ def test_the_witness_follows_partitions_to_other_rows(learner_of: MakeLearner) -
     }
 
 
+def test_the_call_is_traced_once_however_many_batches_come(fresh_learner_of: MakeLearner) -> None:
+    learner = fresh_learner_of(mlp)
+    for batches in (1, 3, 2):
+        learner.learn(block(batches))
+    assert learner.call._function.experimental_get_tracing_count() == 1
+
+
 def test_features_are_what_the_schema_says() -> None:
     assert block(1).features["x"].shape == (1, BATCH, FEATURES)
 
