@@ -60,7 +60,8 @@ def bench(
         return
     typer.echo("\n".join(_lines(trial)))
     if trial.seconds < seconds:
-        typer.echo(f"  The topic held no more: measured for {trial.seconds:.1f} s only.")
+        why = "Calls take long" if trial.calls_too_slow else "The topic held no more"
+        typer.echo(f"  {why}: measured for {trial.seconds:.1f} s only.")
 
 
 def _lines(trial: "Trial") -> Iterator[str]:

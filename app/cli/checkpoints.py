@@ -29,6 +29,7 @@ from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import Settings
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.service_client import saved
+from millrace.consumers.printable import printable
 from millrace.consumers.suggested_command import suggested_command
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.inspection import Condition
@@ -110,7 +111,7 @@ def show(which: Which, file: ConfigFile = None, as_json: Json = False) -> None:
     if as_json:
         print_json(described(lineage))
     else:
-        typer.echo("\n".join(in_words(lineage)))
+        typer.echo("\n".join(map(printable, in_words(lineage))))
 
 
 @checkpoints.command()
@@ -128,7 +129,7 @@ def diff(
     if as_json:
         print_json(comparison_facts(found))
         return
-    typer.echo("\n".join(comparison_in_words(found)) + "\n")
+    typer.echo("\n".join(map(printable, comparison_in_words(found))) + "\n")
     print_table(VARIABLES, variable_rows(found))
     typer.echo(comparison_summary(found))
 
@@ -183,7 +184,7 @@ def pin(
     if as_json:
         print_json({"number": number, "pins": _pins(store, number)})
     else:
-        typer.echo(f"checkpoint {number} is pinned by {held.by} since {held.since}")
+        typer.echo(printable(f"checkpoint {number} is pinned by {held.by} since {held.since}"))
 
 
 @checkpoints.command()
@@ -204,7 +205,9 @@ def unpin(
         print_json({"number": number, "pins": left})
     else:
         still = "" if not left else f"; still pinned by {', '.join(pin['by'] for pin in left)}"
-        typer.echo(f"checkpoint {number} is no longer pinned by {', '.join(pin.by for pin in lifted)}{still}")
+        typer.echo(
+            printable(f"checkpoint {number} is no longer pinned by {', '.join(pin.by for pin in lifted)}{still}")
+        )
 
 
 def _pins(store: CheckpointStore, number: int) -> list[dict[str, str]]:

@@ -20,7 +20,7 @@ def prove(
     file: ConfigFile = None,
     kills: Annotated[int, typer.Option(min=1, max=10_000, help="How often to kill it.")] = 20,
     seed: Annotated[
-        int | None, typer.Option(help="The seed of kills and records; default: another one each time.")
+        int | None, typer.Option(min=0, help="The seed of kills and records; default: another one each time.")
     ] = None,
     workers: Annotated[
         int | None,

@@ -8,6 +8,7 @@ import typer
 from millrace.app.cli.options import Json, ServiceOptions, grouped, print_json
 from millrace.app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from millrace.consumers.errors import DataLossError
+from millrace.consumers.printable import printable
 
 
 @grouped
@@ -49,7 +50,7 @@ def rewind(
     if as_json:
         print_json(answer)
     elif dry_run:
-        typer.echo("\n".join(_plan(answer)))
+        typer.echo("\n".join(map(printable, _plan(answer))))
     else:
         number, target = answer["checkpoint"]["number"], answer["checkpoint"]["parent"]
         typer.echo(f"checkpoint {number} is checkpoint {target} again: learning resumes from it")

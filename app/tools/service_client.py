@@ -44,6 +44,7 @@ _TYPE = "urn:millrace:"
 _STAMP = ("as_of", "name", "version")
 """The keys in every answer of ours."""
 _WANTS_A_CERTIFICATE = "if it asks clients for a certificate, name one by --client-certificate and --client-key"
+_NO_ADDRESS = "is not an address of a service; write http://host:8080"
 _FAILING = ("/livez", "/readyz")
 """Paths whose 503 is an answer, not a refusal."""
 
@@ -103,13 +104,13 @@ class Remote:
         self, url: str, token: str | None = None, *, name: str | None = None, context: ssl.SSLContext | None = None
     ) -> None:
         """Keep the address. With a name, only the service of that name is accepted; `context` is for https."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
-        except ValueError:
-            port = None
+        except ValueError:  # a bracket too few, or no port that there is: no other one may be asked
+            raise ConfigError(f"{url!r} {_NO_ADDRESS}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise ConfigError(f"{url!r} is not an address of a service; write http://host:8080")
+            raise ConfigError(f"{url!r} {_NO_ADDRESS}")
         self._connection: Callable[..., HTTPConnection] = HTTPConnection
         if parts.scheme == "https":
             self._connection = partial(HTTPSConnection, context=context or ssl.create_default_context())

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from millrace.app.tools.service_client import Remote
 from millrace.consumers.errors import UnreachableError
+from millrace.consumers.printable import printable
 from millrace.consumers.rounded import rounded_value
 
 KEPT = 120
@@ -24,6 +25,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _NOTHING = " "
 _WIDTH = min(44, KEPT)
 _BAR = 40
+_HUGE = 1e15
+"""From here on a number is written with an exponent."""
 _COLOURS = {"well": "green", "warn": "yellow", "bad": "red", "busy": "cyan", "rest": "dim"}
 """By mood."""
 _SHARES = (
@@ -49,13 +52,13 @@ class StatusReadings:
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "StatusReadings":
         """Begin with the first answer."""
-        watched = cls(status=status)
+        watched = cls(status={})
         watched.see(status)
         return watched
 
     def see(self, status: Mapping[str, Any]) -> None:
         """Take in an answer."""
-        self.status, self.silent_s = status, 0.0
+        self.status, self.silent_s = _printable(status), 0.0
         self.metric.append(live_metric(status)[1])
         self.lag.append(status["stream"].get("lag_s"))
         self.rate.append(status["throughput"]["records_per_s"].get("10s"))
@@ -65,6 +68,15 @@ class StatusReadings:
         self.silent_s = silent_s
         for series in (self.metric, self.lag, self.rate):
             series.append(None)
+
+
+def _printable(answer: Any) -> Any:
+    """Return an answer whose texts move no cursor: an error's may hold what stands in a record."""
+    if isinstance(answer, Mapping):
+        return {name: _printable(one) for name, one in answer.items()}
+    if isinstance(answer, list):
+        return [_printable(one) for one in answer]
+    return printable(answer) if isinstance(answer, str) else answer
 
 
 def live_metric(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
@@ -191,7 +203,7 @@ def _line(values: Sequence[float | None], at_least: float = 0.0) -> str:
 def _number(value: float | None, unit: str) -> str:
     if value is None:
         return "unknown"
-    return f"{value:,.0f}{unit}" if value >= 100 or value == 0 else f"{value:.3g}{unit}"
+    return f"{value:,.0f}{unit}" if 100 <= abs(value) < _HUGE or value == 0 else f"{value:.3g}{unit}"
 
 
 def _records(status: Mapping[str, Any]) -> str:

@@ -208,17 +208,26 @@ def _measured(a: Array, b: Array) -> tuple[float, float, int]:
     largest, total, differing = 0.0, 0.0, 0
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for start in range(0, flat_a.size, _PIECE):
-        distances = _distances(flat_a[start : start + _PIECE], flat_b[start : start + _PIECE])
+        one, other = flat_a[start : start + _PIECE], flat_b[start : start + _PIECE]
+        same = _same(one, other)
+        distances = _distances(one, other, same)
         largest = float(np.maximum(largest, distances.max()))
         total += float(distances.sum())
-        differing += int(np.count_nonzero(distances))
+        differing += int(np.count_nonzero(~same))
     return largest, total, differing
 
 
-def _distances(a: Array, b: Array) -> npt.NDArray[np.float64]:
+def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    # Not widened unless they have to be: float64 has one value for several large integers.
+    if a.dtype != b.dtype:
+        a, b = a.astype(_wide(a)), b.astype(_wide(b))
+    found: npt.NDArray[np.bool_] = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - what is not itself is NaN
+    return found
+
+
+def _distances(a: Array, b: Array, same: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     # Widened first: bool has no difference, and small or unsigned integers wrap around.
     a, b = a.astype(_wide(a)), b.astype(_wide(b))
-    same = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - what is not itself is NaN, in any dtype
     with np.errstate(invalid="ignore", over="ignore"):
         distances = np.abs(a - b)
     return np.where(same, 0.0, distances).astype(np.float64)

@@ -2,6 +2,7 @@
 
 import { byId, say } from "./dom.js";
 
+const TOKEN = /^[A-Za-z0-9._~+/-]+=*$/; // the characters that a header can carry, as in app/api/tokens.py
 const ONLY_READS = "urn:millrace:token-only-reads";
 
 let token = null;
@@ -55,8 +56,11 @@ function showDialog(complaint, isCommand) {
     let given = null;
     byId("token-form").onsubmit = (event) => {
       event.preventDefault();
-      given = field.value.trim() || null;
-      if (given !== null) dialog.close();
+      const written = field.value.trim();
+      refusal.hidden = TOKEN.test(written);
+      if (!refusal.hidden) return say(refusal, "The token holds a character that no token has; copy it again.");
+      given = written;
+      dialog.close();
     };
     dialog.onclose = () => {
       field.value = "";

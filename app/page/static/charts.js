@@ -6,7 +6,7 @@ import { SPANS, linear, rounded, timeTicks } from "./scale.js";
 import * as words from "./words.js";
 
 const PANELS = [
-  { id: "metric", line: "metric", other: "baseline", least: 0.1, tick: (n) => String(Number(n.toPrecision(4))) },
+  { id: "metric", line: "metric", other: "baseline", least: 0.1, tick: (n) => (Math.abs(n) < 10_000 ? String(Number(n.toPrecision(4))) : words.brief(n)) },
   { id: "lag", line: "lag_s", zero: true, fill: true, time: true },
   { id: "rate", line: "learnt_per_s", other: "arriving_per_s", zero: true, tick: words.brief },
 ];
@@ -35,10 +35,9 @@ const MANY_CHECKPOINTS = 40;
 const TIME_LABEL_WIDTH = 72;
 const MAX_TIME_LABELS = 8;
 const NARROW = 720;
-const LABELS = { wide: 196, narrow: 0 };
+const LABELS = { wide: 232, narrow: 0 };
 const ABOVE = 58;
-const MORE_ABOVE = 18; // the first panel's label has a line more
-const ROOMY = 100; // a label of five lines
+const MORE_ABOVE = 38; // the first panel's label has two lines more
 const LARGE = 2.4; // how much higher the first panel is than each of the others
 const REACH = 9; // pixels within which a mark is meant
 const SMALL = 58; // where the others' labels would meet
@@ -122,6 +121,12 @@ export class Charts {
       this.labels[index].style.top = `${top - over}px`;
       return this.#scaled({ ...panel, top, low: top + (index ? small : large) });
     });
+    panels.forEach(({ top, low }, index) => {
+      // A label that would reach into the next one leaves lines out.
+      const { classList } = this.labels[index];
+      classList.remove("tight");
+      classList.toggle("tight", !narrow && this.labels[index].offsetHeight > low - top + GAP);
+    });
     return { width, left, right: width - RIGHT, bottom, domain, x, panels, narrow };
   }
 
@@ -129,7 +134,6 @@ export class Charts {
     const { mean, greatest } = this.#history;
     const values = [...mean[panel.line], ...(panel.zero ? (greatest?.[panel.line] ?? []) : [])];
     const about = panel.low - panel.top > 110 ? 3 : 2;
-    this.root.querySelector(`#panel-${panel.id}`).classList.toggle("tight", panel.low - panel.top < ROOMY);
     if (panel.time && spansMagnitudes(mean[panel.line], values)) return this.#logarithmic(panel, values, about);
     const unit = panel.time ? unitOf(values) : null;
     const per = unit?.seconds ?? 1;

@@ -39,9 +39,11 @@ export function restoring(notify, live) {
   const skip = byId("skip");
   let number = null;
   let requests = 0;
+  let openings = 0;
 
   function open(wanted, note, best) {
     number = wanted;
+    openings += 1;
     offerBest(best);
     say(byId("restore-title"), `Restore checkpoint ${number}?`);
     say(byId("note"), note ? `Its note: ${note}` : "");
@@ -87,20 +89,23 @@ export function restoring(notify, live) {
     return skip.value.split(/[\s,]+/).filter(Boolean);
   }
 
+  // Until it is answered, the dialog may have been closed, and opened for another checkpoint.
   async function carryOut() {
+    const [restored, opening] = [number, openings];
     confirm.disabled = true;
     showRefusal(null);
     const reason = byId("reason").value.trim() || null;
     try {
-      const answer = await sendCommand(`/checkpoints/${number}/restore?wait=60s`, { skip: ranges(), reason });
+      const answer = await sendCommand(`/checkpoints/${restored}/restore?wait=60s`, { skip: ranges(), reason });
       if (answer === null) return;
-      dialog.close();
+      if (opening === openings) dialog.close();
       const published = answer.checkpoint?.number;
-      notify(published == null ? `Checkpoint ${number} is being restored.` : `Restored checkpoint ${number}, as checkpoint ${published}.`);
+      notify(published == null ? `Checkpoint ${restored} is being restored.` : `Restored checkpoint ${restored}, as checkpoint ${published}.`);
     } catch (refused) {
-      showRefusal(refused);
+      if (opening === openings && dialog.open) showRefusal(refused);
+      else notify(`Checkpoint ${restored} was not restored. ${refused.message}`);
     } finally {
-      confirm.disabled = false;
+      if (opening === openings) confirm.disabled = false;
     }
   }
 

@@ -72,7 +72,7 @@ export class Feed {
   // Fetches what the stream would have sent.
   async #poll({ detail }, signal) {
     const paths = ["/status", `/events?since=${this.#newest}`];
-    const [status, { events }] = await Promise.all(paths.map(async (path) => (await request(path, { signal })).json()));
+    const [status, { events }] = await Promise.all(paths.map((path) => fetched(path, signal)));
     this.refusal = { detail, since: this.refusal?.since ?? status.as_of };
     this.#receive({ at: parsed(status.as_of), status, metric: null, sample: null, events });
   }
@@ -99,4 +99,11 @@ export class Feed {
     if (this.#connection === null && waited >= RECONNECT_AFTER_MS) this.#open();
     else if (this.#connection !== null && waited >= CLOSE_AFTER_SILENT_MS) this.#close();
   }
+}
+
+// Throws where the answer is a refusal: that is no message.
+async function fetched(path, signal) {
+  const answer = await request(path, { signal });
+  if (!answer?.ok) throw new Error(`${path}: ${answer?.status ?? "no token"}`);
+  return answer.json();
 }

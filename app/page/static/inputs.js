@@ -50,7 +50,7 @@ async function readField(read) {
 
 function show({ fields, records, sampled, until, unread }, one, read) {
   const changed = fields.filter((field) => field.changed).length;
-  const says = fields.length === 0 ? "No window of records is over yet." : `${changed === 0 ? "All fields are as before" : changed === 1 ? "One field is other than before" : `${changed} fields are other than before`}, by ${words.count(sampled)} of the ${words.count(records)} records until ${until.replace("T", " ").slice(0, 19)}.`;
+  const says = fields.length === 0 ? "No window of records is over yet." : `${changed === 0 ? "All fields are as before" : changed === 1 ? "One field is other than before" : `${changed} fields are other than before`}, by ${words.count(sampled)} of the ${words.count(records)} records until ${moment(until)}.`;
   say(byId("inputs-says"), says);
   const said = JSON.stringify([fields, one, unread]);
   if (byId("inputs-parts").dataset.said === said) return;
@@ -76,7 +76,7 @@ function table(fields, read) {
 
 function unreadTable(unread) {
   const news = ({ appeared, vanished, partition, offset }) =>
-    appeared || vanished ? `${vanished ? "vanished after" : "appeared"} ${(vanished ?? appeared).replace("T", " ").slice(0, 19)}, ${partition} offset ${offset}` : "";
+    appeared || vanished ? `${vanished ? "vanished after" : "appeared"} ${moment(vanished ?? appeared)}, ${partition} offset ${offset}` : "";
   return element("section", { class: "unread", "aria-label": "Fields that nobody reads" },
     element("h3", {}, "Fields that nobody reads"),
     element("table", { class: "numbers named inputs" },
@@ -103,11 +103,13 @@ function what({ field, changed }) {
   return changed.first === field ? changed.text : `${changed.text} (with ${changed.first})`;
 }
 
+// In local time, as all moments on the page; an event time may be one that no calendar has.
+const moment = (text) => (Number.isNaN(words.parsed(text)) ? text : words.moment(words.parsed(text), Date.now() / 1000));
 const share = (part) => (part > 0 && part < 0.005 ? "< 1 %" : words.percent(part));
 const now = ({ kind, quantiles, distinct }) => (kind === "text" ? `${words.count(distinct)} values` : words.metric(quantiles?.p50));
 
 function inFull({ field, before, histogram, top, hour, apart, lacks }, read) {
-  const then = hour ? `${hour.replace("T", " ").slice(0, 16)}` : "before";
+  const then = hour ? moment(hour) : "before";
   const pictures = histogram ? [["now", histogram.now, "now"], ["before", histogram.before, then]].filter(([, shares]) => shares) : [];
   const most = Math.max(0.001, ...pictures.flatMap(([, shares]) => shares));
   return element("section", { class: "in-full", "aria-label": field.field },

@@ -3,10 +3,13 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const NONE = "–";
+const BEYOND = 1e15; // from here on the compact form writes all digits
 
 export const count = (n) => (n == null ? NONE : whole.format(n));
 
-export const brief = (n) => (Math.abs(n) < 10_000 ? String(Number(n.toPrecision(3))) : compact.format(n));
+export const brief = (n) => (Math.abs(n) < 10_000 ? String(Number(n.toPrecision(3))) : large(n));
+
+const large = (n) => (Math.abs(n) < BEYOND ? compact.format(n) : n.toExponential(2));
 
 export function rate(n) {
   if (n == null) return NONE;
@@ -16,7 +19,7 @@ export function rate(n) {
 export function metric(n) {
   if (n == null) return NONE;
   if (n !== 0 && Math.abs(n) < 0.001) return String(Number(n.toPrecision(2)));
-  return Math.abs(n) >= 1000 ? compact.format(n) : Math.abs(n) >= 10 ? n.toFixed(1) : n.toFixed(3);
+  return Math.abs(n) >= 1000 ? large(n) : Math.abs(n) >= 10 ? n.toFixed(1) : n.toFixed(3);
 }
 
 export function behind(s) {

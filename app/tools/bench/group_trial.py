@@ -8,9 +8,10 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from millrace.app.settings import Settings
 from millrace.app.tools.bench.measure import Interval, Limits, Trial
@@ -53,8 +54,8 @@ class _TrialWorker:
     def look(self) -> None:
         """Take in what it has said since; raise what has ended it."""
         code = self._process.exit_code  # before the rest is read, which an ended process has written
-        for line in self._lines(last=code is not None):
-            match json.loads(line):
+        for told in self._told(last=code is not None):
+            match told:
                 case {"calls": calls, "learnt": learnt}:
                     self.calls, self.learnt = calls, learnt
                 case {"limits": limits}:
@@ -64,20 +65,26 @@ class _TrialWorker:
         if self.error is not None:
             raise self.error
         if code not in {None, 0}:
-            raise TrialError(f"a worker of the trial ended: {self._process.last_words()}", 1)
+            raise TrialError(f"a worker of the trial ended: {self._process.last_words(log_stays=False)}", 1)
 
     def kill(self) -> None:
         """End it."""
         self._process.kill()
 
-    def _lines(self, *, last: bool) -> Iterator[str]:
-        """Yield the new objects among what it has printed; a line that is not complete yet waits."""
+    def _told(self, *, last: bool) -> Iterator[Any]:
+        """Yield the new objects among what it has printed, the model's prints left out; half a line waits."""
         with self._log.open("rb") as log:
             log.seek(self._read)
             raw = log.read()
         complete = len(raw) if last else raw.rfind(b"\n") + 1
         self._read += complete
-        yield from (line for line in raw[:complete].decode(errors="replace").splitlines() if line.startswith("{"))
+        for line in raw[:complete].decode(errors="replace").splitlines():
+            told = None
+            if line.startswith("{"):
+                with suppress(ValueError):  # a model may print a dict
+                    told = json.loads(line)
+            if told is not None:
+                yield told
 
 
 def bench_group(config: Path, settings: Settings, workers: int, seconds: float) -> Trial:

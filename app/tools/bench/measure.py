@@ -29,6 +29,8 @@ class Trial:
     """What the trainer's time went to, in shares; in a group, that of its chief."""
     advice: str
     workers: int = 1
+    calls_too_slow: bool | None = None
+    """Whether it ended before it was complete because calls took too long, and not because the topic held no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Interval:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._settled_at: float | None = None
+        self._calls_too_slow = False
         self.first = self.last = Moment(0.0, 0, 0)
 
     def see(self, now: float, calls: int, learnt: int) -> bool:
@@ -70,12 +73,18 @@ class Interval:
             return False
         settled = self.first.at >= self._settled_at
         complete = settled and self.last.at - self.first.at >= self._seconds
-        return complete or now > self._settled_at + _PATIENCE * self._seconds
+        self._calls_too_slow = not complete and now > self._settled_at + _PATIENCE * self._seconds
+        return complete or self._calls_too_slow
 
     def trial(self, name: str, topics: tuple[str, ...], limits: Limits, workers: int = 1) -> Trial:
         """Return the result; MillraceError where there were too few records."""
         first, last = self.first, self.last
         if last.calls == first.calls:
+            if self._calls_too_slow:
+                raise MillraceError(
+                    f"calls take too long to measure in {self._seconds:g} s: {last.calls} returned, with {last.learnt} "
+                    "records; give more --seconds, or choose a smaller training.batch_size or training.batches_per_call"
+                )
             raise MillraceError(
                 f"kafka.topics: {', '.join(topics)} held {last.learnt} records, too few to measure by; write more, or "
                 "choose a smaller training.batch_size or training.batches_per_call"
@@ -89,5 +98,6 @@ class Interval:
             records_per_s=round(rate, 1),
             headroom=round(rate / arriving, 1) if arriving else None,
             workers=workers,
+            calls_too_slow=self._calls_too_slow or None,
             **asdict(limits),
         )

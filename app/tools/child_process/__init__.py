@@ -114,12 +114,13 @@ class SupervisedProcess:
             self.kill()
         return ended
 
-    def last_words(self) -> str:
+    def last_words(self, *, log_stays: bool = True) -> str:
         """Return the last message in the log, the exit code if the process has ended, and where the log is."""
         lines = self._log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").splitlines()
         messages = (line for line in reversed(lines) if line.strip() and not line.startswith(("\t", " ")))
-        ended = "" if self.alive else f"exit code {self.exit_code}; "
-        return f"{next(messages, 'no output').strip()} ({ended}full log: {self._log})"
+        facts = [] if self.alive else [f"exit code {self.exit_code}"]
+        facts += [f"full log: {self._log}"] if log_stays else []
+        return f"{next(messages, 'no output').strip()} ({'; '.join(facts)})"
 
 
 def end_left_behind(pid: int, marker: str, within_s: float = 0.0) -> None:
@@ -173,12 +174,16 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
 
 def python_environment() -> dict[str, str]:
     """Return this process's environment without millrace's own settings, with our packages on the path."""
-    return of_others() | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return _finding_us(of_others()) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def worker_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment, millrace's own settings included, with these variables over it."""
-    environment = with_own(variables)
+    return _finding_us(with_own(variables))
+
+
+def _finding_us(environment: dict[str, str]) -> dict[str, str]:
+    """Return an environment with our packages on the path, before those of the user, whose model may import them."""
     path = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
     return environment | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 

@@ -291,11 +291,11 @@ def set_apart(
         of_topic = one.format
         values["records"]["by_topic"][topic]["format"] = of_topic.place if isinstance(of_topic, UserClass) else of_topic
     values["training"] |= {"detectors": [*settings.training.detector_places.values()], "pause_on_mark": False}
-    # No model of made-up records where others look for versions, and no record of the user's archive.
+    # No model of made-up records where others look for versions or scores, and no record of the user's archive.
     values["export"] = {"formats": [*settings.export.writers.values()]}
     values["archive"]["path"] = values["serve"]["log"]["topic"] = None
     values["checkpoints"]["mirror"] = None
-    values["golden"] = {}
+    values["golden"] = values["mlflow"] = values["opentelemetry"] = {}
     if settings.labels.used:
         form = settings.labels.format
         values["labels"]["format"] = form if isinstance(form, str) else form.place

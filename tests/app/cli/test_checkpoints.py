@@ -246,6 +246,14 @@ def test_diff_shows_what_came_between(config: str, folder: Folder) -> None:
     assert "skips         none -> rewind-4 (0 of 4 skipped)" in run("diff", "2", "4", "-c", config)
 
 
+def test_what_people_wrote_moves_no_cursor_and_reverses_no_line(config: str) -> None:
+    assert CliRunner().invoke(application, [*REWIND[:-1], "a\x07b\u202ec", "-c", config]).exit_code == 0
+    plan = CliRunner().invoke(application, ["rewind", "--to", "4", "--dry-run", "-c", config]).stdout
+    for said in (run("show", "4", "-c", config), run("diff", "2", "4", "-c", config), plan):
+        assert r"a\x07b\u202ec" in said
+        assert all(line.isprintable() for line in said.splitlines())
+
+
 def test_diff_as_json_has_both_sides_of_everything(config: str) -> None:
     answer = json.loads(run("diff", "1", "3", "-c", config, "--json"))
     assert answer["checkpoints"] == [1, 3]

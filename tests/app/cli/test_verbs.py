@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from millrace.app.api.server import ApiServer
 from millrace.app.cli.command_list import application
 from millrace.app.settings.sections.api import ApiSettings
-from millrace.app.tools.status_view import StatusReadings, drawn, has_figures, sparkline
+from millrace.app.tools.status_view import StatusReadings, _number, drawn, has_figures, sparkline
 from millrace.consumers.errors import DataLossError, MillraceError
 from millrace.training.errors import CheckpointError, CorruptError, MissingCheckpointError
 from millrace.training.telemetry.phases import Phase
@@ -207,6 +207,11 @@ class Late:
         self._server.server_close()
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:-1", "http://:8080"])
+def test_what_is_no_address_is_a_mistake_and_no_other_port_is_asked(url: str) -> None:
+    assert "is not an address of a service" in str(refused("status", "--url", url))
+
+
 def test_an_address_without_a_service_is_unreachable() -> None:
     error = refused("status", "--url", "127.0.0.1:1")
     assert error.exit_code == 3
@@ -366,6 +371,14 @@ def test_the_dot_is_green_only_when_all_is_well(url: str, rig: Rig) -> None:
     assert f"{RED}●" in "\n".join(shown(StatusReadings.of(told)))
 
 
+def test_a_text_that_came_from_a_record_moves_no_cursor(url: str) -> None:
+    told = json.loads(run("status", "--url", url, "--json"))
+    problem = {"problem": "paused", "what": "a step raised: \x1b[2J", "since": told["as_of"], "fix": "look at \u202eit"}
+    lines = "\n".join(shown(StatusReadings.of({**told, "problems": [problem]})))
+    assert r"a step raised: \x1b[2J." in lines
+    assert r"look at \u202eit" in lines
+
+
 def test_kafka_counts_as_away_only_after_it_was_connected(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     away = {**told, "kafka": {**told["kafka"], "connected": False}}
@@ -388,6 +401,11 @@ def test_a_metric_above_one_still_shows_how_it_moves(url: str) -> None:
     (line,) = [line for line in shown(watched) if "how well" in line]
     assert "8 mae" in line
     assert line.rstrip().endswith("▃█")
+
+
+@pytest.mark.parametrize(("value", "text"), [(3.4e38, "3.4e+38"), (-12_345.6, "-12,346"), (0.25, "0.25"), (0, "0")])
+def test_a_number_of_any_size_is_short(value: float, text: str) -> None:
+    assert _number(value, " loss") == f"{text} loss"
 
 
 def test_a_line_of_blocks_shows_the_newest_and_leaves_gaps() -> None:

@@ -143,3 +143,15 @@ def test_the_page_reloads_once_when_the_service_has_another_version(
 def test_the_second_sum_names_what_it_is_counted_from(open_page: Open) -> None:
     """A rewind starts the count again, and so does a start of the process."""
     expect(open_page().locator("#flow")).to_contain_text("0 fetched since the last start or rewind")
+
+
+def test_a_service_that_answers_with_an_error_is_not_shown_as_one_that_answers(open_page: Open) -> None:
+    page = open_page()
+    refused = {"type": "about:blank", "status": 500, "detail": "A defect."}
+    asked = re.compile(r"/(page/updates|status|events)\b")
+    page.route(asked, lambda route: route.fulfill(status=500, json=refused))
+    switch_tab(page, "hidden")
+    switch_tab(page, "visible")  # the stream is opened anew
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"^no answer for [4-9] s$"), timeout=SOON_MS)
+    page.unroute(asked)
+    expect(page.locator("#as-of")).to_have_text("as of 1 s ago", timeout=SOON_MS)

@@ -1,13 +1,16 @@
 """Whether the records are as they were, on the page in a real browser."""
 
 from collections.abc import Iterator
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.app.api_rig import Rig
+from tests.app.api_rig import Rig, serving
 from tests.app.page.test_page_truth import fits, opened
-from tests.browsing import chromium
+from tests.browsing import SOON_MS, chromium
 from tests.training.trainer.inputs.world import Watch, World
 
 
@@ -45,3 +48,16 @@ def test_the_field_that_has_changed_is_first_and_shown_now_and_before(
         texts = dialog.get_by_role("region", name="device_0")
         expect(texts.locator("tbody th").first).to_have_text("value 1")
         fits(page, dialog)
+
+
+def test_the_moments_are_those_of_the_clock_of_who_looks(browser: Browser, rig: Rig, watch: Watch) -> None:
+    rig.service.watchers = (watch.inputs,)
+    rig.post()
+    with serving(rig) as server, browser.new_context(timezone_id="Asia/Tokyo") as context:
+        page = context.new_page()
+        page.set_default_timeout(SOON_MS)
+        page.goto(f"http://127.0.0.1:{server.port}")
+        page.get_by_role("button", name="Inputs").click()
+        until = datetime.fromisoformat(httpx.get(f"{page.url}data").json()["until"])
+        there = until.astimezone(ZoneInfo("Asia/Tokyo")).strftime("%Y-%m-%d %H:%M:%S")
+        expect(page.locator("#inputs-says")).to_contain_text(f"until {there}.")

@@ -76,6 +76,19 @@ def test_the_axis_is_no_narrower_than_a_tenth_of_the_value(page: Page) -> None:
     assert range_of([0.2, 0.9]) == range_of([0.2, 0.9], least=0), "what differs more is drawn as it was"
 
 
+def test_a_number_of_any_size_is_short(page: Page) -> None:
+    script = "async (ns) => import('/page/words.js').then(({ metric, brief }) => ns.map((n) => [metric(n), brief(n)]))"
+    shown: list[list[str]] = page.evaluate(script, [3.4e38, -1e300, 1e15, 1.2345e12, 1234.5, 0.5])
+    assert shown == [
+        ["3.40e+38", "3.40e+38"],
+        ["-1.00e+300", "-1.00e+300"],
+        ["1.00e+15", "1.00e+15"],
+        ["1.23T", "1.23T"],
+        ["1.23K", "1230"],
+        ["0.500", "0.5"],
+    ]
+
+
 def test_on_a_low_screen_the_loss_stands_beside_the_value(page: Page) -> None:
     page.set_viewport_size({"width": 1440, "height": 640})
     loss = page.locator("#panel-metric.tight [data-name=loss]")

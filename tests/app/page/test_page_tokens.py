@@ -87,3 +87,10 @@ def test_a_token_that_is_replaced_is_asked_for_again(page: Page, tmp_path: Path)
     expect(page.locator("#token-refusal")).to_have_text("The request brings a token that nobody has.")
     give(page, "the-next-token-of-a-reader")
     expect(page.locator("#token")).to_be_hidden()
+
+
+def test_a_token_that_no_header_can_carry_is_refused_and_asked_for_again(page: Page) -> None:
+    give(page, f"{READS[:4]}\u200b{READS[4:]}")  # as copied from a chat
+    expect(page.locator("#token-refusal")).to_have_text("The token holds a character that no token has; copy it again.")
+    give(page, READS)
+    expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)

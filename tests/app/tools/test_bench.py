@@ -7,9 +7,12 @@ import pytest
 
 from millrace.app.cli.bench import _lines
 from millrace.app.settings.sections.scale import ScaleSettings
+from millrace.app.tools.bench import group_trial
 from millrace.app.tools.bench.group_trial import _complete
-from millrace.app.tools.bench.measure import Interval, Trial
+from millrace.app.tools.bench.measure import Interval, Limits, Trial
 from millrace.app.tools.bench.trial import set_apart
+from millrace.app.tools.local_group import Place
+from millrace.consumers.errors import MillraceError
 from tests.app.conftest import FIVE_LINES, LoadText
 
 TRIAL = Trial(
@@ -49,6 +52,25 @@ def test_calls_that_are_slow_to_return_are_not_waited_for_without_end() -> None:
     assert span.see(50.0, 1, 1000)
 
 
+def test_calls_that_are_slow_to_return_are_not_taken_for_a_topic_without_records() -> None:
+    limits, span = Limits(waiting={}, advice=""), Interval(20.0)
+    for now, calls in ((60.0, 1), (120.0, 2), (143.0, 2)):
+        complete = span.see(now, calls, calls * 1_000_000)
+    assert complete
+    with pytest.raises(
+        MillraceError, match=r"calls take too long to measure in 20 s: 2 returned, with 2000000 records"
+    ):
+        span.trial("clicks", ("clicks",), limits)
+    span = Interval(20.0)
+    for now, calls in ((60.0, 1), (125.0, 2), (140.0, 3), (150.0, 3)):
+        span.see(now, calls, calls * 1_000_000)
+    assert span.trial("clicks", ("clicks",), limits).calls_too_slow
+    ended = Interval(20.0)
+    ended.see(5.0, 1, 1000)
+    with pytest.raises(MillraceError, match=r"clicks held 1000 records, too few to measure by; write more"):
+        ended.trial("clicks", ("clicks",), limits)
+
+
 def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched(
     load_text: LoadText, tmp_path: Path
 ) -> None:
@@ -82,6 +104,22 @@ def test_the_records_of_all_workers_are_counted_by_the_calls_of_the_chief() -> N
     interval = Interval(10.0)
     _complete([Told(3, 300), Told(2, 50)], interval)  # type: ignore[list-item]
     assert (interval.last.calls, interval.last.learnt) == (3, 350)
+
+
+class Ended:
+    """A worker's process that has printed some lines."""
+
+    exit_code = 0
+
+    def __init__(self, _command: object, log: Path, **_options: object) -> None:
+        log.write_text('{\'hidden\': 64}\n{"calls": 3, "learnt": 300}\n{half')
+
+
+def test_a_model_that_prints_dicts_is_measured_by_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_trial, "SupervisedProcess", Ended)
+    worker = group_trial._TrialWorker(Place(name="worker 1", page="", variables={}), tmp_path / "c.yaml", tmp_path)
+    worker.look()
+    assert (worker.calls, worker.learnt) == (3, 300)
 
 
 def test_bench_reports_the_rate_the_limit_and_the_headroom() -> None:

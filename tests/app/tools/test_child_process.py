@@ -4,12 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from millrace.app.tools.child_process import SupervisedProcess, cpu_s_of_group, end_left_behind
+from millrace.app.tools.child_process import (
+    ROOT,
+    SupervisedProcess,
+    cpu_s_of_group,
+    end_left_behind,
+    python_environment,
+    worker_environment,
+)
 
 WITHIN_S = 60.0
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
@@ -44,6 +51,17 @@ def test_the_last_words_are_a_message_the_exit_code_and_the_log(tmp_path: Path) 
     child = SupervisedProcess([sys.executable, "-c", "print('why'); print('   at a place'); exit(3)"], log)
     assert child.wait(WITHIN_S)
     assert child.last_words() == f"why (exit code 3; full log: {log})"
+    assert child.last_words(log_stays=False) == "why (exit code 3)"
+
+
+@pytest.mark.parametrize("environment", [python_environment, lambda: worker_environment({})])
+def test_a_child_finds_what_the_users_path_names(
+    environment: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    assert environment()["PYTHONPATH"] == f"{ROOT}{os.pathsep}/theirs"
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment()["PYTHONPATH"] == str(ROOT)
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def test_a_format_that_cannot_be_generated_is_refused() -> None:
 def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_text: LoadText, tmp_path: Path) -> None:
     text = FIVE_LINES.replace("topics: [clicks]", "topics: [clicks, set-aside], start: latest, group: theirs")
     text += "export: {path: ./served, every: 1s, announce: versions}\narchive: {path: ./archive}\n"
-    text += "serve: {log: {topic: served}}\n"
+    text += "serve: {log: {topic: served}}\nmlflow: {tracking_uri: http://mlflow:5000}\n"
+    text += "opentelemetry: {endpoint: http://collector:4318}\n"
     text = text.replace("path: ./checkpoints", "path: ./checkpoints, mirror: ./mirror")
     theirs = load_text(text + "training: {batch_size: 32, shuffle: 7}\nstop: {grace: 9s}\n").settings
     home = set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart")
@@ -127,6 +128,8 @@ def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_te
     assert (theirs.checkpoints.mirror, ours.checkpoints.mirror) == (tmp_path / "mirror", None)
     assert (ours.export.path, ours.export.every, ours.export.announce, ours.archive.path) == (None, None, None, None)
     assert (theirs.serve.log.topic, ours.serve.log.topic) == ("served", None)
+    assert (theirs.mlflow.tracking_uri, ours.mlflow.tracking_uri) == ("http://mlflow:5000", None)
+    assert (theirs.opentelemetry.endpoint, ours.opentelemetry.endpoint) == ("http://collector:4318", None)
     assert ours.api.host == "127.0.0.1"
     assert (ours.model.build.file, ours.model.build.function) == (tmp_path / "model.py", "build_model")
     assert (ours.training, ours.memory, ours.stop) == (theirs.training, theirs.memory, theirs.stop)

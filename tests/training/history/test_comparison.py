@@ -98,6 +98,18 @@ def test_any_dtype_is_compared(folder: Folder, a: Any, b: Any, largest: float | 
     assert variables(compare(publish(folder, {"w": a}, {"w": b}), 0, 1))["w"].largest == largest
 
 
+def test_whole_numbers_that_float64_does_not_tell_apart_differ(folder: Folder) -> None:
+    one, other = np.array([2**60, 7]), np.array([2**60 + 1, 7])
+    assert variables(compare(publish(folder, {"w": one}, {"w": other}), 0, 1))["w"].differing == 1
+
+
+def test_other_dtypes_of_the_same_numbers_are_compared(folder: Folder) -> None:
+    found = variables(
+        compare(publish(folder, {"w": np.ones(3, ml_dtypes.bfloat16)}, {"w": np.ones(3, np.float16)}), 0, 1)
+    )
+    assert (found["w"].dtypes, found["w"].differing) == (("bfloat16", "float16"), 0)
+
+
 def test_other_shapes_and_variables_that_one_lacks_stand_beside_each_other(folder: Folder) -> None:
     a, b = np.zeros(4, np.float32), np.zeros((2, 2), np.float64)
     found = variables(compare(publish(folder, {"w": a, "gone": a}, {"w": b, "new": b}), 0, 1))

@@ -66,8 +66,14 @@ def _devices(replicas: int | None) -> list[str]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         # By default TensorFlow takes all the memory of each GPU at once.
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)  # noqa: FBT003 - TensorFlow's own signature
+        try:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)  # noqa: FBT003 - TensorFlow's own signature
+        except RuntimeError:
+            log.warning(
+                "TensorFlow was at work before it could be told to take memory as it needs it, so it holds all of each "
+                "GPU; does model.py compute as it is imported?"
+            )
         if replicas is not None and replicas > len(gpus):
             raise ConfigError(f"training.replicas: {replicas} is more than the {len(gpus)} GPUs here; lower it")
         return [f"GPU:{index}" for index in range(replicas or len(gpus))]
