@@ -125,20 +125,21 @@ def _contents(wheel: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in files}
 
 
-@pytest.fixture
-def home(wheel: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel, and return a user's folder with packages of the names of our folders, which Python sees first.
 
     What the wheel needs comes from the environment of the tests, without the tree that is installed there: a path file
     that another path file leads to is not read.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=120)
-    python = tmp_path / "venv" / "bin" / "python"
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=120)
+    python = folder / "venv" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, str(wheel)], check=True, timeout=120)
-    (packages,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
     (packages / "tests.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    home = tmp_path / "home"
+    home = folder / "home"
     for name in OURS:
         (home / name).mkdir(parents=True)
         (home / name / "__init__.py").write_text(OF_THE_MODEL_ALONE if name == "training" else NOBODYS)
@@ -165,7 +166,7 @@ def millrace(home: Path, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_installed_demo_learns_beside_a_user_s_own_packages_of_our_names(home: Path) -> None:
-    millrace(home, "demo", "--plain", "--for", "20s", "--folder", "demo")
+    millrace(home, "demo", "--plain", "--for", "6s", "--folder", "demo")
     witness = json.loads((home / "demo" / "report.json").read_text())["witness"]
     assert witness["learnt"] > 0
     assert (witness["lost"], witness["learnt_twice"]) == (0, 0)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +52,35 @@ def _letter(offset: int) -> DeadLetter:
 def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again(
     mortal: LocalBroker, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also a source none of whose partitions has a leader, which misses the broker by its connections alone."""
     servers = mortal.bootstrap_servers
-    for name in ("clicks", "letters"):
+    for name in ("clicks", "letters", "gone"):
         create_topic(servers, name)
     partition = Partition("clicks", 0)
     options = KafkaOptions(
         bootstrap_servers=(servers,), topics=("clicks",), group_id="g", request_timeout_ms=2000, commit_timeout_ms=500
     )
     source, letters = KafkaSource(options), KafkaDeadLetters(options, DeadLetterOptions(topic="letters"))
+    leaderless = KafkaSource(replace(options, topics=("gone",), group_id="other"))
     source.start(30)
     letters.start(30)
+    leaderless.start(30)
     try:
+        leaderless.begin(0, leaderless.resolve_start(Earliest()), Handoff(capacity_bytes=1 << 20))
+        delete_topic(servers, "gone")
         handoff = Handoff(capacity_bytes=1 << 20)
         source.begin(0, source.resolve_start(Earliest()), handoff)
         letters.put([_letter(0)])
         assert letters.wait_acknowledged(1, 30)
         wait_for(lambda: source.commit({partition: 0}).result(20))
 
+        wait_for(lambda: not leaderless.partitions(), timeout=60)
+        assert leaderless.statistics().connected
+
         caplog.clear()
         mortal.kill()
         wait_for(lambda: not source.statistics().connected)
+        wait_for(lambda: not leaderless.statistics().connected, timeout=60)
         letters.put([_letter(1)])
         wait_for(lambda: letters.statistics().last_error)
         assert source.commit({partition: 0}).result(20) is False
@@ -81,6 +91,7 @@ def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_aga
 
         mortal.start()
         wait_for(lambda: source.statistics().connected, timeout=60)
+        wait_for(lambda: leaderless.statistics().connected, timeout=60)
         assert letters.wait_acknowledged(2, 60)
         write(servers, 5)
         received = 0
@@ -91,31 +102,10 @@ def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_aga
         per_logger = [record.name for record in caplog.records if record.name.startswith("aiokafka")]
         assert all(per_logger.count(name) <= 2 * options.log_lines_per_minute for name in per_logger)
     finally:
+        leaderless.stop(5)
         letters.stop(5)
         source.stop(5)
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
-
-
-@pytest.mark.row(6)
-@pytest.mark.slow
-def test_a_broker_is_missed_also_while_no_partition_has_a_leader(mortal: LocalBroker, wait_for: WaitFor) -> None:
-    servers = mortal.bootstrap_servers
-    create_topic(servers, "clicks")
-    source = KafkaSource(
-        KafkaOptions(bootstrap_servers=(servers,), topics=("clicks",), group_id="g", request_timeout_ms=2000)
-    )
-    source.start(30)
-    try:
-        source.begin(0, source.resolve_start(Earliest()), Handoff(capacity_bytes=1 << 20))
-        delete_topic(servers, "clicks")
-        wait_for(lambda: not source.partitions(), timeout=60)
-        assert source.statistics().connected
-        mortal.kill()
-        wait_for(lambda: not source.statistics().connected, timeout=60)
-        mortal.start()
-        wait_for(lambda: source.statistics().connected, timeout=60)
-    finally:
-        source.stop(5)
 
 
 def delete_topic(servers: str, name: str) -> None:

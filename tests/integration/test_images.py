@@ -123,9 +123,14 @@ def test_drafted_model_learns_pictures_of_their_own_size_in_one_pass(
     asyncio.run(send(broker, name, [(value, b"0") for value in striped(count)]))
     environ = {**os.environ, "MILLRACE_API__LISTEN": "127.0.0.1:0"}
     options = ["--topic", name, "--bootstrap-servers", broker, "--label", "stripe", "--features", "scan"]
-    drafted = run_forked(["init", *options, "--name", "scans"], cwd=tmp_path, env=environ)
+    drafted = run_forked(["init", *options, "--name", "scans", "--json"], cwd=tmp_path, env=environ)
     assert drafted.returncode == 0, drafted.stderr
+    report = json.loads(drafted.stdout)
+    assert (report["format"], report["task"], report["features"]) == ("json", "named_classes", ["scan"])
+    assert report["set_aside"] == {}
     assert '"scan": (32, 32, 1)' in (tmp_path / "model.py").read_text()
+    validated = run_forked(["validate", "-c", "millrace.yaml"], cwd=tmp_path, env=environ)
+    assert validated.returncode == 0, validated.stdout + validated.stderr
     done = run_forked(["run", "-c", "millrace.yaml", "--until", "now"], cwd=tmp_path, env=environ)
     assert done.returncode == 0, done.stderr
     shown = run_forked(["checkpoints", "show", "latest", "-c", "millrace.yaml", "--json"], cwd=tmp_path, env=environ)

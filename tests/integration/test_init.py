@@ -20,7 +20,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.faults.harness.fork_server import run_forked
 
 pytestmark = pytest.mark.slow
-COUNT = 20_000
+COUNT = 6_000
 LOOKED_AT = 4_000
 CANARY = "canary-4711"
 
@@ -37,7 +37,7 @@ def orders(count: int) -> Iterator[dict[str, Any]]:
     draw = random.Random(5)
     for number in range(count):
         gift, bulky = draw.random() < 0.7, draw.random() < 0.7
-        longest = 6 if number < 2 * LOOKED_AT else 12
+        longest = 6 if number < 5 * LOOKED_AT // 4 else 12
         tags = draw.sample(["red", "new", "sale", "last"], draw.randrange(4)) + ["gift"] * gift
         yield {
             "order id": f"{CANARY}-{number}",

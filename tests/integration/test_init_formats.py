@@ -70,7 +70,13 @@ AVRO: dict[str, Any] = {
             "name": "user",
             "type": {"type": "record", "name": "User", "fields": [{"name": "age", "type": ["null", "int"]}]},
         },
-        {"name": "price", "type": "double"},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Line", "fields": [{"name": "price", "type": "double"}]},
+            },
+        },
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "clicked", "type": "boolean"},
     ],
@@ -82,11 +88,12 @@ def avro_by_registry(registry: SchemaRegistry) -> Unknown:
     for n, draw in rows():
         out = io.BytesIO(struct.pack(">bI", 0, number))
         out.seek(5)
-        row = {"user": {"age": draw.choice([None, 30, 41])}, "price": draw.random(), "at": 1_790_000_000_000 + n}
+        lines = [{"price": draw.uniform(1, 9)} for _ in range(draw.randrange(4))]
+        row = {"user": {"age": draw.choice([None, 30, 41])}, "lines": lines, "at": 1_790_000_000_000 + n}
         fastavro.schemaless_writer(out, parsed, {**row, "clicked": draw.random() < 0.5})
         values.append(out.getvalue())
     options = ("--registry", registry.url, "--event-time", "at")
-    return Unknown(values, "clicked", "binary", {"user.age", "price"}, "avro", options=options)
+    return Unknown(values, "clicked", "binary", {"user.age", "lines[].price"}, "avro", options=options)
 
 
 PROTO = """
@@ -167,16 +174,15 @@ def images_in_json(_: Any) -> Unknown:
 
 
 TOPICS: tuple[Callable[[Any], Unknown], ...] = (
-    nested,
     avro_by_registry,
     plain_text_with_a_label_in_a_header,
-    images_in_json,
 )
 MORE_TOPICS: tuple[Callable[[Any], Unknown], ...] = (
-    *(protobuf, iso_times, regression_with_outliers, text_classes, free_text, images),
+    *(nested, protobuf, iso_times, regression_with_outliers, text_classes, free_text, images, images_in_json),
 )
-"""What others show together (named classes and text without a key by a label in a header, pictures inside JSON), or
-what the drafts of `tests/app/tools/test_init.py` show without a broker."""
+"""What others show together: nested fields in Avro, JSON with lists in `test_init`, pictures inside JSON in
+`test_images`, named classes and text without a key by a label in a header; or what the drafts of
+`tests/app/tools/test_init.py` show without a broker."""
 
 
 async def send(broker: str, topic: str, unknown: Unknown) -> None:

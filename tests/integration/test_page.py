@@ -333,7 +333,10 @@ def test_each_chart_says_in_words_what_it_shows(open_page: Open) -> None:
         expect(page.locator(f"#panel-{panel} [data-summary]")).to_have_text(re.compile("Between .* and .* over"))
 
 
-@pytest.mark.parametrize("span", ["2h", "24h"])
+@pytest.mark.parametrize(
+    "span",
+    [pytest.param("2h", marks=pytest.mark.nightly), "24h"],  # in the gate a reload keeps two hours
+)
 def test_the_charts_reach_further_back_on_request(open_page: Open, span: str) -> None:
     page = open_page()
     with page.expect_response(lambda answer: f"span={span}" in answer.url):
@@ -364,14 +367,21 @@ def oldest_moment(page: Page) -> str:
     return (page.get_by_role("slider").get_attribute("aria-valuetext") or "").partition(": ")[0]
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1440, 900), (1920, 1080)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    # In the gate the smallest has the least room, and a problem, which takes some, shows at 1440.
+    [(1280, 800), *(pytest.param(*size, marks=pytest.mark.nightly) for size in ((1440, 900), (1920, 1080)))],
+)
 def test_on_a_desktop_nothing_scrolls(open_page: Open, width: int, height: int) -> None:
     page = open_page(width, height)
     scrolled = page.evaluate("[document.scrollingElement.scrollHeight, document.scrollingElement.scrollWidth]")
     assert scrolled == [height, width]
 
 
-@pytest.mark.parametrize("width", [390, 768, 1024])
+@pytest.mark.parametrize(
+    "width",
+    [390, pytest.param(768, marks=pytest.mark.nightly), 1024],  # in the gate the narrowest and the widest
+)
 def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int) -> None:
     page = open_page(width, 844)
     assert page.evaluate("document.scrollingElement.scrollWidth") <= width
@@ -383,8 +393,17 @@ def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int
     assert box["x"] + box["width"] <= width
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        # In the gate each width has been in one of the two schemes, and each scheme has had one of the two widths.
+        (1440, False),
+        (390, True),
+        pytest.param(1440, True, marks=pytest.mark.nightly),
+        pytest.param(390, False, marks=pytest.mark.nightly),
+    ],
+    ids=["1440-light", "390-dark", "1440-dark", "390-light"],
+)
 def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> None:
     page = open_page(width, dark=dark)
     assert grave(page) == {}
@@ -420,17 +439,17 @@ def test_the_page_shows_by_itself_that_the_service_is_gone_and_back(open_page: O
     expect(page.locator("#pause")).to_be_enabled()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_problem_shows_since_when_and_its_fix(open_page: Open, served: Served, dark: bool) -> None:
+def test_a_problem_shows_since_when_and_its_fix(open_page: Open, served: Served) -> None:
     """Must be the last test of the module, because it deletes one of the two topics."""
-    page = open_page(dark=dark)
+    page = open_page()
     gone = served.home.topics[1]
-    if not dark:
-        delete(served.home.bootstrap, gone)
+    delete(served.home.bootstrap, gone)
     problem = page.locator("#problems article").filter(has_text=f"Kafka has no {gone}:0")
     expect(problem.get_by_role("heading")).to_be_visible(timeout=2 * SOON_MS)
-    expect(problem.locator(".since")).to_contain_text("since")
-    expect(problem.locator(".fix")).to_contain_text("these go on when they are back")
-    expect(page.locator("#dot")).to_have_attribute("data-mood", "warn")
-    assert page.evaluate("document.scrollingElement.scrollHeight") == 900
-    assert grave(page) == {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        expect(problem.locator(".since")).to_contain_text("since")
+        expect(problem.locator(".fix")).to_contain_text("these go on when they are back")
+        expect(page.locator("#dot")).to_have_attribute("data-mood", "warn")
+        assert page.evaluate("document.scrollingElement.scrollHeight") == 900
+        assert grave(page) == {}

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from millrace.app.tools.folder_producer import BATCH_RECORDS, LARGEST_RECORD, SentFiles
 from tests.conftest import MakeTopic
-from tests.faults.harness.fork_server import run_forked
+from tests.faults.harness.fork_server import ForkedProcess, run_forked
 from tests.integration.test_images import PIXELS, images
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
@@ -38,28 +37,36 @@ api: {{listen: '127.0.0.1:0'}}
 async def held(broker: str, topic: str) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
     """Return what the topic's one partition holds."""
     place, found = TopicPartition(topic, 0), list[tuple[bytes | None, bytes, dict[str, bytes]]]()
+    end = await ended(broker, topic)
     async with AIOKafkaConsumer(bootstrap_servers=broker, auto_offset_reset="earliest") as consumer:
         consumer.assign([place])
-        end = (await consumer.end_offsets([place]))[place]
         while len(found) < end:
             got = (await consumer.getmany(timeout_ms=500)).get(place, [])
             found.extend((one.key, one.value, dict(one.headers)) for one in got)
     return found
 
 
+async def ended(broker: str, topic: str) -> int:
+    """Return how many records the topic's one partition holds."""
+    place = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(bootstrap_servers=broker) as consumer:
+        return int((await consumer.end_offsets([place]))[place])
+
+
 def command(config: Path, folder: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-c",
-        "from millrace.app.cli import main; main()",
-        "produce",
-        str(folder),
-        "-c",
-        str(config),
-        "--quiet",
-        "0.2",
-        *more,
-    ]
+    return ["produce", str(folder), "-c", str(config), "--quiet", "0.2", *more]
+
+
+def produced(typed: list[str], *, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end, which is as expected."""
+    done = run_forked(typed, cwd=ROOT, env=os.environ)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def start(typed: list[str], folder: Path) -> ForkedProcess:
+    """Start it; what it says is in a file of `folder` for each stream."""
+    return ForkedProcess(typed, ROOT, os.environ, (folder / "stdout", folder / "stderr"))
 
 
 def made_config(tmp_path: Path, broker: str, name: str) -> Path:
@@ -87,18 +94,17 @@ def test_model_learns_each_image_of_a_growing_folder_over_a_kill(tmp_path: Path,
 
     growing = threading.Thread(target=grow, name="grow")
     growing.start()
-    producer = subprocess.Popen(command(config, folder, "--follow"), stdout=subprocess.DEVNULL)
+    producer = start(command(config, folder, "--follow"), tmp_path)
     try:
-        while len(asyncio.run(held(broker, name))) < 30:
-            assert producer.poll() is None
+        while asyncio.run(ended(broker, name)) < 30:
+            assert producer.alive
             time.sleep(0.1)
     finally:
-        producer.send_signal(signal.SIGKILL)
-        producer.wait(30)
-    before = len(asyncio.run(held(broker, name)))
+        producer.kill()
+    before = asyncio.run(ended(broker, name))
     growing.join(60)
     assert before < len(expected), "the kill came too late to show anything"
-    done = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=120, check=True)
+    done = produced(command(config, folder, "--json"))
     records = asyncio.run(held(broker, name))
     # What was acknowledged but not noted when the kill came is there twice: what came between two looks.
     assert len(records) == before + json.loads(done.stdout)["records"]
@@ -106,11 +112,10 @@ def test_model_learns_each_image_of_a_growing_folder_over_a_kill(tmp_path: Path,
     assert all(headers["label"] == (key or b"").split(b"/")[0] for key, _, headers in records)
     twice = Counter(key for key, _, _ in records)
     assert sum(count - 1 for count in twice.values()) < before / 2
-    again = subprocess.run(command(config, folder, "--json"), capture_output=True, text=True, timeout=60, check=True)
+    again = produced(command(config, folder, "--json"))
     assert json.loads(again.stdout)["records"] == 0
 
-    learnt = run_forked(["run", "-c", str(config), "--until", "now"], cwd=ROOT, env=os.environ)
-    assert learnt.returncode == 0, learnt.stderr
+    produced(["run", "-c", str(config), "--until", "now"])
     newest = max(tmp_path.glob("checkpoints/photos/checkpoints/*/ledger.json"))
     (partition,) = json.loads(newest.read_text())["partitions"].values()
     assert (partition["learnt"], partition["set_aside"]) == (len(records), {})
@@ -126,13 +131,13 @@ def test_each_line_is_a_record_and_each_bad_file_is_counted_once(tmp_path: Path,
     (folder / "d.csv.part").write_bytes(b"x,y\n1,1\n")
     (folder / "e.csv").write_bytes(b"x,y\n" + b"".join(b"%d,0\n" % number for number in range(2500)))
     typed = command(config, folder, "--lines", "--header", "--json")
-    done = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    done = produced(typed)
     expected = [b"1,2", b"3,4", b"5,6", *(b"%d,0" % number for number in range(2500))]
     answer = {"topic": name, "files": 2, "records": len(expected), "bad": {"empty": 1, "line_too_large": 1}}
     assert json.loads(done.stdout) == answer
     assert "b.csv: empty;" in done.stderr
     assert [value for _, value, _ in asyncio.run(held(broker, name))] == expected
-    assert json.loads(subprocess.run(typed, capture_output=True, timeout=60, check=True).stdout)["bad"] == {}
+    assert json.loads(produced(typed).stdout)["bad"] == {}
 
 
 def test_what_is_no_record_is_counted_and_tried_again_where_that_may_help(
@@ -146,12 +151,12 @@ def test_what_is_no_record_is_counted_and_tried_again_where_that_may_help(
     (folder / "dark" / "nowhere").symlink_to("gone")
     (folder / "dark" / "good").write_bytes(b"1")
     typed = command(config, folder, "--json")
-    done = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    done = produced(typed)
     assert json.loads(done.stdout)["bad"] == {"too_large": 1, "unreadable": 1}
     assert "dark/circle: unreadable;" in done.stderr
     (folder / "dark" / "circle").unlink()
     (folder / "dark" / "circle").write_bytes(b"2")
-    again = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=True)
+    again = produced(typed)
     assert json.loads(again.stdout)["bad"] == {}
     assert [value for _, value, _ in asyncio.run(held(broker, name))] == [b"1", b"2"]
 
@@ -163,24 +168,23 @@ def test_a_file_of_lines_goes_on_after_a_kill_unless_it_was_changed(
     name, folder = topic(), tmp_path / "lines"
     config = made_config(tmp_path, broker, name)
     folder.mkdir()
-    lines = [b"%d" % number for number in range(300_000)]
+    lines = [b"%d" % number for number in range(150_000)]
     (folder / "long").write_bytes(b"\n".join(lines))
     typed = command(config, folder, "--lines", "--json")
-    producer = subprocess.Popen(typed, stdout=subprocess.DEVNULL)
+    producer = start(typed, tmp_path)
     try:
         # Once there is something of the second batch, the first is noted.
-        while len(asyncio.run(held(broker, name))) <= BATCH_RECORDS:
-            assert producer.poll() is None
+        while asyncio.run(ended(broker, name)) <= BATCH_RECORDS:
+            assert producer.alive
             time.sleep(0.05)
     finally:
         producer.kill()
-        producer.wait(30)
-    sent = len(asyncio.run(held(broker, name)))
+    sent = asyncio.run(ended(broker, name))
     assert sent < len(lines), "the kill came too late to show anything"
     if changed:
         with (folder / "long").open("ab") as file:
             file.write(b"\n7")
-    done = json.loads(subprocess.run(typed, capture_output=True, timeout=120, check=True).stdout)
+    done = json.loads(produced(typed).stdout)
     values = [value for _, value, _ in asyncio.run(held(broker, name))]
     if changed:
         assert (done["bad"], done["records"], len(values)) == ({"changed": 1}, 0, sent)
@@ -198,19 +202,21 @@ def test_a_second_producer_and_a_full_disk_end_in_a_line_each(tmp_path: Path, br
         (folder / f"{number:04}-{'x' * 90}").write_bytes(b"%d" % number)
     typed = command(config, folder, "--state", str(state), "--json")
     (first := SentFiles(state)).commit([])
-    second = subprocess.run(typed, capture_output=True, text=True, timeout=60, check=False)
+    second = produced(typed, code=2)
     first.close()
-    assert second.returncode == 2
     assert "sent.sqlite cannot be used (database is locked); another millrace produce may have it" in second.stderr
     # The limit of a file's size stands for a full disk: SQLite's file ends there.
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); {typed[2]}"
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); "
+        "from millrace.app.cli import main; main()"
+    )
     full = subprocess.run(
-        [typed[0], "-c", limited, *typed[3:]], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", limited, *typed], capture_output=True, text=True, timeout=60, check=False
     )
     assert full.returncode == 2, full.stderr
     assert "make room and start again: the last batch is sent once more" in full.stderr
     assert len(full.stderr.splitlines()) == 1
-    subprocess.run(typed, capture_output=True, timeout=60, check=True)
+    produced(typed)
     values = {value for _, value, _ in asyncio.run(held(broker, name))}
     assert values == {b"%d" % number for number in range(1500)}
 
@@ -221,15 +227,16 @@ def test_sigterm_ends_it_with_what_it_has_done(tmp_path: Path, broker: str, topi
     folder.mkdir()
     (folder / "one").write_bytes(b"1")
     typed = command(config, folder, "--follow", "--json")
-    producer = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    producer = start(typed, tmp_path)
     try:
-        while not asyncio.run(held(broker, name)):
-            assert producer.poll() is None
+        while not asyncio.run(ended(broker, name)):
+            assert producer.alive
             time.sleep(0.1)
         time.sleep(1)
         producer.terminate()
-        said, errors = producer.communicate(timeout=60)
+        assert producer.wait(60)
     finally:
         producer.kill()
-    assert producer.returncode == 0, errors
+    said, errors = ((tmp_path / name).read_text() for name in ("stdout", "stderr"))
+    assert producer.exit_code == 0, errors
     assert (json.loads(said)["records"], errors) == (1, "")

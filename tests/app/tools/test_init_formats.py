@@ -299,24 +299,37 @@ def test_json_behind_a_schemas_number_is_drafted_with_the_registry(server: Serve
     assert {column.source for column in roles.features} == {"buyer.age", "buyer.land", "items[].price", "cost"}
 
 
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("held", ["whole", "field"])
-def test_images_are_drafted_with_a_model_of_convolutions_that_starts(held: str, tmp_path: Path) -> None:
-    images = [png([bytes([number, 9])] * 2, 2) for number in range(COUNT)]
-    texts = [b64encode(image).decode() for image in images]
-    values = images if held == "whole" else [json.dumps({"post": {"photo": text}}).encode() for text in texts]
-    headers = [[("kind", [b"cat", b"dog"][number % 2])] for number in range(COUNT)]
+IMAGES = [png([bytes([number, 9])] * 2, 2) for number in range(COUNT)]
+IN_FIELDS = [json.dumps({"post": {"photo": b64encode(image).decode()}}).encode() for image in IMAGES]
+
+
+def drafted_for_images(values: list[bytes], headers: list[list[tuple[str, bytes]]], folder: Path) -> Settings:
+    """Write a draft that learns the images from the label in the headers; return its settings."""
     look = look_at(values, beside=[topic_sample.beside_of(None, each) for each in headers])
     roles = cast(columns_of(look.rows), ChosenRoles(label="$header.kind"))
-    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
-    settings = load(tmp_path / "millrace.yaml", {}).settings
+    write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    return load(folder / "millrace.yaml", {}).settings
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("held", ["whole", "field"])
+def test_images_are_drafted_with_a_shape_and_decode_unless_they_are_cut(held: str, tmp_path: Path) -> None:
+    values = IMAGES if held == "whole" else IN_FIELDS
+    headers = [[("kind", [b"cat", b"dog"][number % 2])] for number in range(COUNT)]
+    settings = drafted_for_images(values, headers, tmp_path)
     (photo,) = settings.records.features.values()
     assert (photo.image, photo.shape) == ("bytes" if held == "whole" else "base64", (2, 2, 1))
     chunk = replace(chunk_of([*values, values[0][:-9]]), headers=[*headers, headers[0]])
     decoded = decode_chunk(chunk, to_decoder(settings.records))
     assert (len(decoded), [one.offset for one in decoded.refused]) == (COUNT, [COUNT])
-    if held == "field":
-        assert_the_model_starts(settings)
+
+
+@pytest.mark.nightly  # in the gate `test_images` of the integration drafts a model of images in a field, which learns
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_a_drafted_model_of_convolutions_starts(tmp_path: Path) -> None:
+    headers = [[("kind", [b"cat", b"dog"][number % 2])] for number in range(COUNT)]
+    assert_the_model_starts(drafted_for_images(IN_FIELDS, headers, tmp_path))
 
 
 PICTURES = [
