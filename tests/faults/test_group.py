@@ -43,7 +43,7 @@ CI_KILLS = 6
 def test_when_the_chief_is_killed_the_group_learns_every_record_once(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
     topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
+    with GroupOfProcesses(tmp_path, topic, 2, cold_again=True) as group:
         group.start()
         topic.flow(400)
         group.wait_until(lambda: group.settled() > 3000, "the group learns", restart=False)
@@ -68,59 +68,36 @@ def test_whoever_is_killed_at_any_instant_nothing_is_lost_or_learnt_twice(
     assert {"chief", "worker"} <= figures.victims.keys()
 
 
-def test_a_chief_that_waits_answers_probes_and_names_the_missing(stream: MakeStream, tmp_path: Path) -> None:
-    with GroupOfProcesses(tmp_path, stream(PARTITIONS), 2) as group:
+def test_a_chief_waits_for_who_is_missing_or_dies_before_the_meeting_and_both_show_a_score_before_a_save(
+    stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2, timeout="12s", checkpoints={"every": "1h"}) as group:
         group.start(0)
         group.chief.wait_for(lambda: "waiting for the group" in group.chief.log(), "the chief waits")
         missing = "Waiting for worker 1 of the group."
         group.chief.wait_for(lambda: group.chief.status().get("verdict") == missing, "it names worker 1")
         assert group.chief.ready()
 
-
-def test_a_worker_killed_between_lobby_and_meeting_leaves_nobody_waiting(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2, timeout="12s") as group:
-        group.start(0)
         group.start(1, failpoints="group.before_meeting=kill")
         late = "the group did not meet within 12 s"
         group.chief.wait_for(lambda: group.member(1).alive is False, "worker 1 has died")
         assert group.chief.ready()  # probes are answered while the runtime waits
         group.chief.wait_for(lambda: late in group.chief.log(), "the chief gives the meeting up")
+
+        group.wait_until(
+            lambda: all(run.status().get("live", {}).get("records") for run in (group.chief, group.member(1))),
+            "all show how well the group learns",
+        )
+        assert group.newest().manifest.number == 0
+        group.wait_until(
+            lambda: sum(run.settled() or 0 for run in (group.chief, group.member(1))) == topic.records,
+            "all is learnt",
+            restart=False,
+        )
+        assert group.chief.ask("POST", "/checkpoints?wait=60s")[0] == HTTPStatus.CREATED
         group.assert_learnt_once()
-
-
-def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
-        group.start()
-        topic.flow(400)
-        group.wait_until(lambda: group.settled() > 1000, "the group learns", restart=False)
-        os.kill(group.member(1).pid, signal.SIGSTOP)
-        given_up = group.comes_true(lambda: "beginning again" in group.chief.log(), restart=False)
-        os.kill(group.member(1).pid, signal.SIGCONT)
-        assert given_up, group.tails()
-        at = group.settled()
-        group.wait_until(lambda: group.settled() > at + 2000, "the group learns again")
-        topic.still()
-        group.assert_learnt_once()
-
-
-def test_a_full_disk_at_the_chief_puts_the_save_off_and_the_group_goes_on(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
-        group.start(0, failpoints="save.after_data=full:after=1:once")
-        group.start(1)
-        topic.flow(400)
-        failed = "a checkpoint failed, and the next save tries again"
-        group.chief.wait_for(lambda: failed in group.chief.log(), "a save finds no room")
-        at = group.settled()
-        group.wait_until(lambda: group.settled() > at + 1000, "later saves work", restart=False)
-        topic.still()
-        group.assert_learnt_once()
-        assert not any("beginning again" in group.member(index).log() for index in range(2)), group.tails()
 
 
 @pytest.mark.nightly  # in the gate one process waits so, and a group for a worker that stands still
@@ -176,24 +153,6 @@ def test_a_state_with_infinity_is_not_saved_and_its_cause_is_set_aside(stream: M
         assert "NaN or infinity in" in group.chief.log()
         for account in group.newest().ledger.values():
             assert sum(account.set_aside.values()) == 1
-
-
-def test_a_worker_that_is_drained_saves_first_and_the_others_wait_for_it(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
-        group.start()
-        topic.flow(400)
-        group.wait_until(lambda: group.settled() > 1000, "the group learns", restart=False)
-        group.member(1).terminate()
-        assert group.member(1).exit_code() == 0, group.tails()
-        saved = group.settled()
-        group.chief.wait_for(lambda: "waiting for the group" in group.chief.log()[-2000:], "the chief waits")
-        assert group.settled() == saved
-        group.start(1)
-        group.wait_until(lambda: group.settled() > saved + 1000, "the group learns again")
-        topic.still()
-        group.assert_learnt_once()
 
 
 def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
@@ -257,19 +216,18 @@ def test_windows_and_resampling_in_a_group_are_those_of_one_process_through_kill
     assert figures.wrong == 0
 
 
-def test_members_remember_rows_of_their_own_through_kills_and_one_process_takes_all_of_them(
+def test_members_remember_rows_of_their_own_through_a_kill_and_one_process_takes_all_of_them(
     stream: MakeStream, tmp_path: Path
 ) -> None:
     topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
     sections: dict[str, Any] = {"reservoir": {**SHAPED["reservoir"], "size": 400}, "training": {"batch_size": 48}}
-    topic.write(200)
+    topic.write(250)
     with GroupOfProcesses(tmp_path, topic, 2, **sections) as group:
         group.start()
         group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
-        for index in (1, 0):
-            topic.write(150)
-            group.member(index).kill()
-            group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
+        topic.write(150)
+        group.chief.kill()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
         of_two = group.newest()
         two = group.shelf.part(of_two.number, "reservoir")
     shares = two.facts["shares"]
@@ -329,24 +287,6 @@ def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
     assert set(dead_letters(topic.bootstrap, f"{topic.name}-dead")) == expected
 
 
-def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(1000)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
-        group.start()
-        group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
-        body = {"to": 0, "skip": [f"{topic.name}:1:100-199"], "reason": "a bad hour"}
-        status, answer = group.chief.ask("POST", "/rewind?wait=60s", body)
-        assert status in {200, 201}, answer
-        group.chief.kill()
-        group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
-        statement = group.newest()
-        assert statement.ledger[1].learnt == 900
-        assert statement.seen[1] == Evidence.of(offset for offset in range(1000) if not 100 <= offset < 200)
-        assert statement.seen[0] == topic.evidence(0)
-        assert group.assert_sound()
-
-
 @pytest.fixture
 def shifting(broker: str) -> Iterator[ShiftingTopic]:
     """Make a topic of two partitions, to which things may happen."""
@@ -395,34 +335,108 @@ def test_a_worker_of_another_config_is_refused_by_all_before_anything_is_learnt(
         assert group.shelf.newest_number() is None
 
 
-def test_a_paused_group_learns_nothing_saves_on_demand_and_goes_on(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    topic.write(500)
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
-        group.start()
-        group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
-        assert group.chief.ask("POST", "/pause")[0] == HTTPStatus.OK
-        group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused")
-        group.member(1).kill()  # the chief begins again, and stays paused
-        group.start(1)
-        group.chief.wait_for(lambda: "beginning again" in group.chief.log(), "the chief begins again")
-        group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused again")
-        before = topic.records
-        topic.write(500)
-        code, answer = group.chief.ask("POST", "/checkpoints?wait=60s")
-        assert code == HTTPStatus.CREATED, answer
-        assert sum(group.newest().positions.values()) == before
-        assert group.chief.ask("POST", "/resume")[0] == HTTPStatus.OK
-        group.assert_learnt_once()
+# What one group lives through, test by test. Whatever has ended before a test is started again; the last tests of the
+# module, so that the group ends with them.
+
+_AGAIN = "beginning again"
 
 
-def test_a_group_shows_how_well_it_learns_between_two_saves(stream: MakeStream, tmp_path: Path) -> None:
-    topic = stream(PARTITIONS)
-    with GroupOfProcesses(tmp_path, topic, 2, checkpoints={"every": "1h"}) as group:
-        group.start()
+@pytest.fixture(scope="module")
+def pair(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GroupOfProcesses, Topic]]:
+    """Start a group of two, which has learnt what is in its topic."""
+    with (
+        Topic(broker, f"f-{uuid.uuid4().hex[:10]}", PARTITIONS, Mixture(), 11) as topic,
+        GroupOfProcesses(tmp_path_factory.mktemp("pair"), topic, 2) as group,
+    ):
         topic.write(500)
-        runs = group.chief, group.member(1)
-        group.chief.wait_for(
-            lambda: all(run.status().get("live", {}).get("records") for run in runs), "all show a score"
-        )
-        assert group.newest().manifest.number == 0
+        group.start()
+        yield group, topic
+
+
+@pytest.fixture
+def group_of_two(pair: tuple[GroupOfProcesses, Topic]) -> Iterator[tuple[GroupOfProcesses, Topic]]:
+    """Return the group and its topic, all of which it has learnt."""
+    group, topic = pair
+    group.wait_until(lambda: group.settled() == topic.records, "all is learnt")
+    yield group, topic
+    topic.still()
+
+
+def test_a_paused_group_learns_nothing_saves_on_demand_and_goes_on(
+    group_of_two: tuple[GroupOfProcesses, Topic],
+) -> None:
+    group, topic = group_of_two
+    begun = group.chief.said(_AGAIN)
+    assert group.chief.ask("POST", "/pause")[0] == HTTPStatus.OK
+    group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused")
+    group.member(1).kill()  # the chief begins again, and stays paused
+    group.start(1)
+    group.chief.wait_for(lambda: group.chief.said(_AGAIN) > begun, "the chief begins again")
+    group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused again")
+    before = topic.records
+    topic.write(200)
+    code, answer = group.chief.ask("POST", "/checkpoints?wait=60s")
+    assert code == HTTPStatus.CREATED, answer
+    assert sum(group.newest().positions.values()) == before
+    assert group.chief.ask("POST", "/resume")[0] == HTTPStatus.OK
+    group.assert_learnt_once()
+
+
+def test_a_worker_that_is_drained_saves_first_and_the_others_wait_for_it(
+    group_of_two: tuple[GroupOfProcesses, Topic],
+) -> None:
+    group, topic = group_of_two
+    at, waits = group.settled(), "waiting for the group"
+    topic.flow(400)
+    group.wait_until(lambda: group.settled() > at + 400, "the group learns", restart=False)
+    waited = group.chief.said(waits)
+    group.member(1).terminate()
+    assert group.member(1).exit_code() == 0, group.tails()
+    saved = group.settled()
+    group.chief.wait_for(lambda: group.chief.said(waits) > waited, "the chief waits")
+    assert group.settled() == saved
+    group.start(1)
+    group.wait_until(lambda: group.settled() > saved + 400, "the group learns again")
+    topic.still()
+    group.assert_learnt_once()
+
+
+def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(
+    group_of_two: tuple[GroupOfProcesses, Topic],
+) -> None:
+    group, topic = group_of_two
+    at, begun = group.settled(), group.chief.said(_AGAIN)
+    topic.flow(400)
+    group.wait_until(lambda: group.settled() > at + 400, "the group learns", restart=False)
+    os.kill(group.member(1).pid, signal.SIGSTOP)
+    given_up = group.comes_true(lambda: group.chief.said(_AGAIN) > begun, restart=False)
+    os.kill(group.member(1).pid, signal.SIGCONT)
+    assert given_up, group.tails()
+    at = group.settled()
+    group.wait_until(lambda: group.settled() > at + 1000, "the group learns again")
+    topic.still()
+    group.assert_learnt_once()
+
+
+def test_a_rewind_with_a_skip_holds_in_a_group_through_a_kill_and_a_full_disk_at_the_chief(
+    group_of_two: tuple[GroupOfProcesses, Topic],
+) -> None:
+    group, topic = group_of_two
+    ends = [len(verdicts) for verdicts in topic.verdicts]
+    body = {"to": 0, "skip": [f"{topic.name}:1:100-199"], "reason": "a bad hour"}
+    status, answer = group.chief.ask("POST", "/rewind?wait=60s", body)
+    assert status in {200, 201}, answer
+    begun = group.member(1).said(_AGAIN)
+    group.chief.kill()
+    group.wait_until(lambda: group.member(1).said(_AGAIN) > begun, "the worker begins again", restart=False)
+    begun = group.member(1).said(_AGAIN)
+    group.start(0, failpoints="save.after_data=full:once")
+    failed = "a checkpoint failed, and the next save tries again"
+    group.chief.wait_for(lambda: failed in group.chief.log(), "a save finds no room")
+    group.wait_until(lambda: group.settled() == topic.records, "all is learnt again, and saved", restart=False)
+    assert (group.chief.said(_AGAIN), group.member(1).said(_AGAIN)) == (0, begun), group.tails()
+    statement = group.newest()
+    assert statement.ledger[1].learnt == ends[1] - 100
+    assert statement.seen[1] == Evidence.of(offset for offset in range(ends[1]) if not 100 <= offset < 200)
+    assert statement.seen[0] == topic.evidence(0)
+    assert group.assert_sound()

@@ -71,7 +71,7 @@ class Extent:
         return self.before + kills * self.a_kill
 
 
-EXTENT, GATE_EXTENT = Extent(8_000, 3_000), Extent(2_000, 1_500)
+EXTENT, GATE_EXTENT = Extent(8_000, 3_000), Extent(1_500, 1_000)
 """Of a campaign, and of a test of the gate, which kills twice."""
 _MOST_CALLS, _MOST_SAVES = 6, 3
 """How often a point of calls, and of saves, is passed before it kills: a save may take as long as many calls, so a run
@@ -140,6 +140,8 @@ def compare(
         whole = Project(folder / "whole", topic, checkpoints={"every": "150 steps"}, **sections)
         killed = Project(folder / "killed", topic, checkpoints={"every": "7 steps"}, **sections)
         with Run(whole, "--until", end, cold=cold) as beside:
+            if not cold:
+                beside.wait_for_first_call()  # what it has proven of the model, the others do not prove again
             kill_often(killed, end, (drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
             with Run(killed, "--until", end, cold=cold) as run:
                 run.finish(_FINISH_S)

@@ -85,6 +85,7 @@ def wage(
     take: str | None = None,
     co_partitioned: bool = False,
     length: Length = LENGTH,
+    cold_again: bool = True,
 ) -> GroupJoinedFigures:
     """Have a group learn two topics while its workers are killed, and compare what they have learnt with a plain join.
 
@@ -113,7 +114,7 @@ def wage(
     before = some_jumps(topics, all_of_it, random)
     shares = kills // 2, kills - kills // 2
     for size, part, strikes in zip(workers, parts_of(traffic, all_of_it), shares, strict=True):
-        with GroupOfProcesses(folder, topics, size, **given) as group:  # type: ignore[arg-type]
+        with GroupOfProcesses(folder, topics, size, cold_again=cold_again, **given) as group:  # type: ignore[arg-type]
             if not part.start:
                 append_jumps(group.projects[0].folder, topics, before)
             written(topics, part)

@@ -66,7 +66,7 @@ def wage(
         topic.write(500)
         for number, size in enumerate(workers):
             share = len(strikes) // several if several else 0
-            with GroupOfProcesses(folder, topic, size, timeout=_TIMEOUT, **sections) as group:
+            with GroupOfProcesses(folder, topic, size, timeout=_TIMEOUT, cold_again=True, **sections) as group:
                 topic.flow(_RECORDS_PER_S, partial(_is_wanted, topic, group))
                 if size > 1:
                     several -= 1

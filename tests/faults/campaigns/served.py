@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from millrace.app.tools.child_process import SupervisedProcess, millrace_command, python_environment
+from millrace.app.tools.child_process import python_environment
 from millrace.app.tools.local_broker.broker import free_port
-from millrace.app.tools.prove.trainer_process import WaitedError, wait_until
+from millrace.app.tools.prove.trainer_process import Launch, TrainerProcess, WaitedError, start_python, wait_until
 from millrace.consumers.reasons import Reason
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness import served_model
@@ -98,18 +98,16 @@ class _Script:
 class Server:
     """A real `millrace serve` that is started again whenever it was killed."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, launch: Launch) -> None:
+        self._launch = launch
         self._project, self._port = project, json.loads(project.config.read_text())["serve"]["listen"].split(":")[1]
         self._starts = 0
         self._process = self._started()
 
-    def _started(self) -> SupervisedProcess:
+    def _started(self) -> TrainerProcess:
         self._starts += 1
         log = self._project.path / f"serve-{self._starts}.log"
-        arguments = ["serve", "-c", str(self._project.config)]
-        return SupervisedProcess(
-            millrace_command(arguments), log, cwd=self._project.cwd, environment=python_environment()
-        )
+        return self._launch(["serve", "-c", str(self._project.config)], self._project.cwd, python_environment(), log)
 
     def strike(self) -> None:
         """Kill it, and start another one."""
@@ -180,7 +178,15 @@ class _Campaign:
 
 
 def prove_rows(
-    bootstrap: str, folder: Path, *, rows: int, kills: int, seed: int, on_strike: OnStrike, every: str = "10s"
+    bootstrap: str,
+    folder: Path,
+    *,
+    rows: int,
+    kills: int,
+    seed: int,
+    on_strike: OnStrike,
+    every: str = "10s",
+    launch: Launch = start_python,
 ) -> ServedFigures:
     """Ask for this many rows while trainer and server are killed this often; compare them with what was learnt."""
     began, figures, draws = time.monotonic(), ServedFigures(seed=seed), random.Random(seed)
@@ -218,7 +224,7 @@ def prove_rows(
         stack.callback(station.close)
         _write(topic, script, [*_prepared(topic, script, draws, 60)])
         station.run.wait_for(lambda: any((project.path / "exports").glob("*/[0-9]*")), "a first version")
-        server = Server(project)
+        server = Server(project, launch)
         stack.callback(server.close)
         answers = _serve(_Campaign(topic, script, draws, figures, station, server), rows, kills, on_strike)
         wait_until(lambda: station.run.settled() == topic.records, "all is learnt", _WITHIN_S)

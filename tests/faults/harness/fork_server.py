@@ -6,11 +6,15 @@ and a fork keeps only the thread that calls it. Whatever a module reads from the
 after the fork. `multiprocessing` owns the server, one for each process of pytest: it starts with the first command and
 ends with pytest. Tests of starts and stops start Python instead, as users do. What one forked start has proven of a
 model, the next one does not prove again (`tests/faults/harness/proven.py`).
+
+A worker of a group that begins again replaces itself by a new Python. Here it ends instead, having noted with what it
+begins again, and a fork takes its place, under another id; with `cold_again` it replaces itself as a user's does.
 """
 
 import atexit
 import gc
 import io
+import json
 import os
 import shutil
 import signal
@@ -18,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing import connection, forkserver, get_context
 from multiprocessing.context import ForkServerProcess
@@ -32,19 +38,37 @@ from millrace.consumers import failpoints
 
 _KILLED_WITHIN_S = 60.0
 _PRELOADED = "tests.faults.harness.preloaded"
+_BEGINS_AGAIN = 99
+"""The exit code of who has noted with what it begins again; `millrace` has none like it."""
 _context = get_context("forkserver")
 _lock = threading.Lock()
 """Held to start and to poll: each start polls all that were started, and an exit code can be read only once."""
 
 
 class ForkedProcess:
-    """A running command, with the part of `SupervisedProcess` that a trainer's owner uses."""
+    """A running command, with the part of `SupervisedProcess` that a trainer's owner uses.
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], outputs: tuple[Path, Path]) -> None:
+    A thread of its own waits for its end, to fork whoever begins again.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        outputs: tuple[Path, Path],
+        *,
+        cold_again: bool = False,
+    ) -> None:
         """`outputs` are the files for stdout and stderr, which may be one."""
         for path in outputs:
             path.touch()
-        self._process = fork(_run_command, list(arguments), cwd, dict(env), outputs, _notes())
+        self._about = cwd, outputs, _notes(), cold_again
+        self._killed = False
+        with _lock:
+            self._process = self._forked(arguments, env)
+        if not cold_again:
+            threading.Thread(target=self._watch, name=f"begins again: {arguments[0]}", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -56,7 +80,11 @@ class ForkedProcess:
     def exit_code(self) -> int | None:
         """The exit code, minus the number of the signal that ended it; None while the process runs."""
         with _lock:
-            return self._process.exitcode
+            code = self._process.exitcode
+            if code != _BEGINS_AGAIN or self._killed:
+                return code
+            self._process = self._forked(*json.loads(_again(_notes(), self.pid).read_text()))
+            return None
 
     @property
     def alive(self) -> bool:
@@ -68,32 +96,51 @@ class ForkedProcess:
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process is gone."""
+        """Send SIGKILL and wait until the process is gone; one that was about to begin again does not."""
+        with _lock:
+            self._killed = True
         self._send(signal.SIGKILL)
         assert self.wait(_KILLED_WITHIN_S), "the system does not end it"
 
     def wait(self, within_s: float) -> bool:
         """Wait for the end for at most `within_s` seconds; return whether the process has ended."""
-        connection.wait([self._process.sentinel], within_s)
+        ends_at = time.monotonic() + within_s
+        while self.alive and (left_s := ends_at - time.monotonic()) > 0:
+            connection.wait([self._process.sentinel], left_s)
         return not self.alive
 
     def _send(self, number: signal.Signals) -> None:
         if self.alive:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # the server has met its end by now
+                os.kill(self.pid, number)
+
+    def _forked(self, arguments: Sequence[str], env: Mapping[str, str]) -> ForkServerProcess:
+        return _fork(_run_command, list(arguments), dict(env), *self._about)
+
+    def _watch(self) -> None:
+        while self.alive:
+            connection.wait([self._process.sentinel])
 
 
 def fork(function: Callable[..., None], *arguments: object) -> ForkServerProcess:
     """Run a function of a module in a process of its own, which has imported what a trainer imports."""
     with _lock:
-        _ensure_server()
-        process = _context.Process(target=function, args=arguments, daemon=True)
-        process.start()
-        return process
+        return _fork(function, *arguments)
 
 
-def fork_trainer(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> ForkedProcess:
+def _fork(function: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    """Fork while the lock is held."""
+    _ensure_server()
+    process = _context.Process(target=function, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def fork_trainer(
+    arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path, *, cold_again: bool = False
+) -> ForkedProcess:
     """Start a command whose output goes to one file."""
-    return ForkedProcess(arguments, cwd, environment, (log, log))
+    return ForkedProcess(arguments, cwd, environment, (log, log), cold_again=cold_again)
 
 
 def run_forked(
@@ -136,7 +183,14 @@ def _notes() -> Path:
     return folder
 
 
-def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: tuple[Path, Path], notes: Path) -> None:
+def _again(notes: Path, pid: int) -> Path:
+    """Return where a process notes with what it begins again."""
+    return notes / f"again-{pid}.json"
+
+
+def _run_command(
+    arguments: list[str], env: dict[str, str], cwd: Path, outputs: tuple[Path, Path], notes: Path, cold_again: bool
+) -> None:
     """Become the command, in the forked process; it ends with the server, which ends with pytest."""
     die_with_parent()
     for number, path in enumerate(outputs, start=1):
@@ -160,8 +214,16 @@ def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: 
     from millrace.app.cli import main
     from tests.faults.harness.proven import command_that_proves_once, prove_once
 
+    def note(_program: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        _again(notes, os.getpid()).write_text(json.dumps([command[1:], dict(environment)]))
+        os._exit(_BEGINS_AGAIN)
+
     # A worker of a group replaces itself by the same command.
-    sys.orig_argv = command_that_proves_once(millrace_command(arguments), notes)
+    if cold_again:
+        sys.orig_argv = command_that_proves_once(millrace_command(arguments), notes)
+    else:
+        sys.orig_argv = ["millrace", *arguments]
+        mock.patch.object(os, "execve", note).start()
     prove_once(notes)
     try:
         main()

@@ -98,8 +98,17 @@ class GroupOfProcesses(WhatAGroupLearns):
     """The members, by their numbers. A context manager: whoever still runs at the end is killed."""
 
     def __init__(
-        self, path: Path, topic: Topic, workers: int, *, timeout: str = "60s", **sections: Mapping[str, Any]
+        self,
+        path: Path,
+        topic: Topic,
+        workers: int,
+        *,
+        timeout: str = "60s",
+        cold_again: bool = False,
+        **sections: Mapping[str, Any],
     ) -> None:
+        """With `cold_again`, who begins again replaces itself by a new Python, as users' workers do."""
+        self._cold_again = cold_again
         addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
         self.projects = [
             Project(
@@ -137,7 +146,7 @@ class GroupOfProcesses(WhatAGroupLearns):
     def start(self, *indices: int, failpoints: str = "", arguments: tuple[str, ...] = ()) -> None:
         """Start these members, or all."""
         for index in indices or range(len(self.projects)):
-            self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
+            self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints, cold_again=self._cold_again)
 
     def keep_running(self) -> None:
         for index, run in enumerate(self.runs):

@@ -15,6 +15,8 @@ from unittest import mock
 
 from millrace.app.service import group_service, model_setup, service
 from millrace.app.settings import Settings
+from millrace.app.tools.fork import fork
+from millrace.app.tools.pretrain import pretrain
 
 _DECIDES = dict.fromkeys(("records", "model", "training", "balance", "windows", "reservoir"), True)
 """The sections of settings on which the outcome of a proof depends, beside how many workers a group has."""
@@ -33,7 +35,7 @@ def prove_once(notes: Path) -> None:
             note.touch()
         return findings
 
-    for where in (service, group_service):
+    for where in (service, group_service, pretrain, fork):
         mock.patch.object(where, "prove", unless_noted).start()
 
 
