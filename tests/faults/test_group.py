@@ -335,8 +335,8 @@ def test_a_worker_of_another_config_is_refused_by_all_before_anything_is_learnt(
         assert group.shelf.newest_number() is None
 
 
-# What one group lives through, test by test. Whatever has ended before a test is started again; the last tests of the
-# module, so that the group ends with them.
+# What one group lives through, test by test. Who has ended is started again before each. They stand last, so that the
+# group ends with them, and the rewind after all others, as nobody learns what it skips.
 
 _AGAIN = "beginning again"
 
