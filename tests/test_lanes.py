@@ -11,13 +11,13 @@ import pytest
 from tests import changed, durations, lanes
 from tests.durations import Durations, merged
 
-KILLS, GROUP, STOP = "tests/faults/test_kills.py", "tests/faults/test_group.py", "tests/faults/test_stop.py"
+KILLS, TOPICS, STOP = "tests/faults/test_kills.py", "tests/faults/test_topics.py", "tests/faults/test_stop.py"
 READS = "tests/app/api/test_reads.py"
 RECORDED: Durations = {
     f"{KILLS}::test_one": 90.0,
-    f"{GROUP}::test_one[a]": 20.0,
-    f"{GROUP}::test_one[b]": 10.0,
-    f"{GROUP}::test_two": 50.0,
+    f"{TOPICS}::test_one[a]": 20.0,
+    f"{TOPICS}::test_one[b]": 10.0,
+    f"{TOPICS}::test_two": 50.0,
     STOP: 20.0,
     READS: 5.0,
 }
@@ -39,8 +39,8 @@ def test_a_lane_takes_a_whole_file_unless_it_is_long_and_shares_nothing() -> Non
     assert lanes.share_of("tests/faults/test_network.py::test_one") == lanes.share_of(
         "tests/faults/test_writers.py::it"
     )
-    assert lanes.share_of(f"{GROUP}::test_one[b]") == f"{GROUP}::test_one"
-    assert lanes.share_of(f"{GROUP}::test_three") == f"{GROUP}::test_three"
+    assert lanes.share_of(f"{TOPICS}::test_one[b]") == f"{TOPICS}::test_one"
+    assert lanes.share_of(f"{TOPICS}::test_three") == f"{TOPICS}::test_three"
 
 
 @pytest.mark.usefixtures("ledger")
@@ -48,9 +48,9 @@ def test_the_longest_of_a_folder_go_first_and_the_folders_beside_each_other() ->
     tests = [
         f"{READS}::test_one",
         f"{STOP}::test_one",
-        f"{GROUP}::test_one[a]",
-        f"{GROUP}::test_one[b]",
-        f"{GROUP}::test_two",
+        f"{TOPICS}::test_one[a]",
+        f"{TOPICS}::test_one[b]",
+        f"{TOPICS}::test_two",
         f"{KILLS}::test_one",
     ]
     places = lanes.places(tests)
@@ -126,7 +126,7 @@ def test_a_changed_conftest_reaches_the_tests_below_it() -> None:
 def test_any_other_changed_file_reaches_the_tests_that_name_it_or_its_folder() -> None:
     assert "tests/deploy/test_manifests.py" in changed.reached(["k8s/base/statefulset.yaml"])
     assert "tests/deploy/test_compose.py" in changed.reached(["compose.yaml"])
-    nobodys = f"{GROUP.upper()}.txt"
+    nobodys = f"{TOPICS.upper()}.txt"
     assert changed.reached([nobodys]) == changed.laws()
 
 
