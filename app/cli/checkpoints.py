@@ -25,11 +25,11 @@ from millrace.app.cli.checkpoint_texts import (
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.options import Json, ServiceOptions, grouped, loaded, named_checkpoint, print_json
 from millrace.app.cli.tables import print_table
+from millrace.app.printable import printable
 from millrace.app.service.native_log import load_tensorflow
 from millrace.app.settings import Settings
 from millrace.app.settings.environment import require_tensorflow_backend
 from millrace.app.tools.service_client import saved
-from millrace.consumers.printable import printable
 from millrace.consumers.suggested_command import suggested_command
 from millrace.training.checkpoints.folder import Folder
 from millrace.training.checkpoints.inspection import Condition

@@ -15,6 +15,7 @@ from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.monitoring.shapes import event_moment
+from millrace.app.printable import printable
 from millrace.app.settings import Settings
 from millrace.app.settings.connection import kafka_options
 from millrace.consumers.dead_letters import reader
@@ -23,7 +24,6 @@ from millrace.consumers.dead_letters.redrive import Redrive, Redriven, plan_redr
 from millrace.consumers.dead_letters.redrive import redrive as carry_out
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.options import KafkaOptions
-from millrace.consumers.printable import printable
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command

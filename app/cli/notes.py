@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from millrace.consumers.printable import printable
+from millrace.app.printable import printable
 
 
 def json_wanted() -> bool:

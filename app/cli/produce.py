@@ -9,12 +9,12 @@ import typer
 
 from millrace.app.cli.config_file import ConfigFile
 from millrace.app.cli.options import Json, loaded, print_json
+from millrace.app.printable import printable
 from millrace.app.service.process import Signals
 from millrace.app.settings.connection import kafka_options
 from millrace.app.tools.folder_producer import FolderOptions, FolderProducer, SentFiles
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.topic_writer import TopicWriter
-from millrace.consumers.printable import printable
 
 
 def produce(

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from millrace.app.cli.options import Json, ServiceOptions, grouped, print_json
+from millrace.app.printable import printable
 from millrace.app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from millrace.consumers.errors import DataLossError
-from millrace.consumers.printable import printable
 
 
 @grouped

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from millrace.consumers.printable import printable
+from millrace.app.printable import printable
 
 _GAP = 2
 _UNBOUNDED = 100_000

@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from millrace.consumers.printable import printable
+from millrace.app.printable import printable
 
 LogFormat = Literal["auto", "text", "json"]
 

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millrace.app.printable import printable
 from millrace.app.tools.service_client import Remote
 from millrace.consumers.errors import UnreachableError
-from millrace.consumers.printable import printable
 from millrace.consumers.rounded import rounded_value
 
 KEPT = 120

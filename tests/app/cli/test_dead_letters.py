@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from millrace.app.cli import dead_letters
 from millrace.app.cli.command_list import application
+from millrace.app.printable import printable
 from millrace.consumers.dead_letters import reader
 from millrace.consumers.dead_letters.reader import Letters, ReceivedLetter
 from millrace.consumers.dead_letters.redrive import Redrive, Redriven
-from millrace.consumers.printable import printable
 from millrace.consumers.records import Partition
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
