@@ -216,18 +216,19 @@ def test_windows_and_resampling_in_a_group_are_those_of_one_process_through_kill
     assert figures.wrong == 0
 
 
-def test_members_remember_rows_of_their_own_through_a_kill_and_one_process_takes_all_of_them(
+def test_members_remember_rows_of_their_own_through_kills_and_one_process_takes_all_of_them(
     stream: MakeStream, tmp_path: Path
 ) -> None:
     topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
     sections: dict[str, Any] = {"reservoir": {**SHAPED["reservoir"], "size": 400}, "training": {"batch_size": 48}}
-    topic.write(250)
+    topic.write(200)
     with GroupOfProcesses(tmp_path, topic, 2, **sections) as group:
         group.start()
         group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
-        topic.write(150)
-        group.chief.kill()
-        group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
+        for index in (1, 0):
+            topic.write(150)
+            group.member(index).kill()
+            group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
         of_two = group.newest()
         two = group.shelf.part(of_two.number, "reservoir")
     shares = two.facts["shares"]

@@ -3,18 +3,16 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.faults.campaigns import group_joined
-from tests.faults.campaigns.exactness import Extent
 from tests.faults.campaigns.joined import GATE_LENGTH, compare
 from tests.faults.harness.plain_join import ABSENT, LABELLED, LATE, REFUSED, SKIPPED, TOO_OLD, UNUSED, USED
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(43)]
-KILLS, GROUP_KILLS = 2, 1
+KILLS = 2
 OUTCOMES, FATES = (LABELLED, ABSENT, TOO_OLD), (USED, LATE, UNUSED, REFUSED, SKIPPED)
 
 
@@ -47,17 +45,11 @@ def test_a_group_joins_labels_that_come_later_once_through_kills(
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
     figures = group_joined.wage(
-        broker,
-        tmp_path,
-        kills=GROUP_KILLS,
-        seed=seed,
-        co_partitioned=co_partitioned,
-        length=replace(GATE_LENGTH, extent=Extent(5_000, 1_000)),  # as many records as the other test has
-        cold_again=False,
+        broker, tmp_path, kills=KILLS, seed=seed, co_partitioned=co_partitioned, length=GATE_LENGTH, cold_again=False
     )
     record_property("joined_group", figures.summary())
     print(json.dumps(figures.summary(), indent=1))  # noqa: T201 - what a failure is found by
-    assert figures.kills >= GROUP_KILLS
+    assert figures.kills >= KILLS
     assert figures.labelled > 200
     missing = [name for name in (*OUTCOMES, *FATES) if name != SKIPPED and not figures.outcomes[name]]
     assert missing == [], "there is something of everything"
