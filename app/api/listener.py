@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from millrace.app.api import server_certificate
-from millrace.app.api.http_protocol import IDLE_TIMEOUT_S, LimitedProtocol
+from millrace.app.api.http_protocol import IDLE_TIMEOUT_S, MAX_CONNECTIONS, LimitedProtocol
 from millrace.app.api.offload import run_on_thread
 from millrace.app.api.server_certificate import ServerCertificate
 from millrace.app.api.tls_handshake import behind_tls
@@ -30,9 +30,10 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1024
 """Connections that the kernel holds until they are accepted. With fewer, a burst of a thousand would make a probe try
 again after a second."""
-_ACCEPTED_AT_ONCE = 32
-"""Connections that are accepted in one iteration of the loop: far fewer than the most that are kept, so that a new one
-is served before others of the same burst could make it the oldest."""
+_ACCEPTED_AT_ONCE = MAX_CONNECTIONS // 8
+"""Connections that are accepted in one iteration of the loop. Far fewer than the most that are kept, so that a new one
+is served before others of the same burst could make it the oldest; but not few, since each iteration also answers
+whoever floods, and a probe waits for all that came before it."""
 _MAX_HEAD_BYTES = 16 * 1024
 _SHUTDOWN_TIMEOUT_S = 3
 

@@ -41,14 +41,17 @@ def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 def test_probes_are_answered_through_a_siege_and_the_learning_goes_on(target: Guarded) -> None:
     learnt = target.run.settled() or 0
-    siege = [
-        clients(target.url, SECONDS + 4, half_open=HALF_OPEN),
-        clients(target.url, SECONDS + 4, connections=FLOODING),
-    ]
-    probing = [clients(url, SECONDS, per_second=PER_SECOND) for url in (target.url, target.probes)]
-    for probes in map(said, probing):
-        assert (probes["answers"], probes["failed"]) == (SECONDS * PER_SECOND, 0)
-    held, flood = map(said, siege)
+    with (
+        clients(target.url, SECONDS + 4, half_open=HALF_OPEN) as holding,
+        clients(target.url, SECONDS + 4, connections=FLOODING) as flooding,
+        clients(target.url, SECONDS, per_second=PER_SECOND) as besieged,
+        clients(target.probes, SECONDS, per_second=PER_SECOND) as apart,
+    ):
+        probes = {"under siege": said(besieged), "apart": said(apart)}
+        held, flood = said(holding), said(flooding)
+    assert {name: (came["answers"], came["failed"]) for name, came in probes.items()} == dict.fromkeys(
+        probes, (SECONDS * PER_SECOND, 0)
+    )
     assert held["came"] >= HALF_OPEN
     assert flood["answers"] > FLOODING
     target.run.wait_for(lambda: (target.run.settled() or 0) > learnt, "it had learnt more")
