@@ -3,8 +3,9 @@
 import functools
 import inspect
 import json
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
@@ -23,6 +24,9 @@ from millrace.consumers.errors import ConfigError
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 """Where the JSON goes if a verb was asked for it."""
 
+_DIGITS = 18
+"""The most that a checkpoint's number can have: those in the names of files are below 2^63."""
+
 
 def _alone(context: typer.Context, as_json: bool) -> bool:
     """Keep stdout for the JSON: whatever else prints, as a model file may, goes to stderr."""
@@ -36,8 +40,16 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON, alone on stdout.", 
 
 
 def print_json(answer: Any) -> None:
-    """Print what a verb with --json answers."""
-    typer.echo(json.dumps(answer, indent=2), file=_stdout.get())
+    """Print what a verb with --json answers. A number that is not finite is null, as JSON has no word for it."""
+    typer.echo(json.dumps(_finite(answer), indent=2, allow_nan=False), file=_stdout.get())
+
+
+def _finite(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _finite(value) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [_finite(value) for value in answer]
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
 
 
 def loaded(file: Path | None) -> Loaded:
@@ -52,7 +64,7 @@ def named_checkpoint(text: str, hint: str) -> int | Literal["latest", "best"]:
     """Parse a checkpoint's number, `latest` or `best`. Other text is a usage error of the option `hint`."""
     if text in {"latest", "best"}:
         return "best" if text == "best" else "latest"
-    if not (text.isascii() and text.isdecimal()):
+    if not _is_number(text):
         raise typer.BadParameter(f"{text!r} is neither latest nor best nor a checkpoint's number", param_hint=hint)
     return int(text)
 
@@ -61,9 +73,13 @@ def checkpoint_number(text: str, hint: str) -> int | None:
     """Parse a checkpoint's number; None stands for the latest. Other text is a usage error of the option `hint`."""
     if text == "latest":
         return None
-    if not (text.isascii() and text.isdecimal()):
+    if not _is_number(text):
         raise typer.BadParameter(f"{text!r} is neither latest nor a checkpoint's number", param_hint=hint)
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

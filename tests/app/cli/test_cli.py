@@ -4,12 +4,14 @@ import asyncio
 import errno
 import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from millrace.app.cli.command_list import VERBS, LazyCommands, ending, main
+from millrace.app.cli.options import print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.settings.secret_files import exposure
 from millrace.app.settings.yaml_file import SettingsError
@@ -154,6 +157,7 @@ def test_under_json_all_problems_of_the_settings_are_one_object(typed: Typed, tm
         (["statsu"], "No such command 'statsu'"),
         (["checkpoints", "show"], "Missing argument 'latest"),
         (["checkpoints", "show", "newest"], "neither latest nor best nor a checkpoint's number"),
+        (["checkpoints", "show", "7" * 5000], "neither latest nor best nor a checkpoint's number"),
         (["bench", "--seconds", "0"], "Invalid value for '--seconds'"),
     ],
 )
@@ -501,3 +505,9 @@ def test_a_local_broker_that_is_killed_ends_the_command(tmp_path: Path) -> None:
         failure = json.loads(process.stderr.read().splitlines()[-1])
         assert "the broker ended by itself" in failure["error"]
         assert failure["exit_code"] == 1
+
+
+def test_a_number_that_is_not_finite_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    Context().run(print_json, {"loss": math.nan, "epochs": ({"auc": 0.5, "loss": -math.inf}, math.inf), "rows": 3})
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told == {"loss": None, "epochs": [{"auc": 0.5, "loss": None}, None], "rows": 3}
