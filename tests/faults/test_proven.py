@@ -50,14 +50,14 @@ def test_only_what_holds_of_the_same_file_and_settings_is_proven_once(
 def test_a_start_leaves_out_what_a_validate_before_it_has_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[[str, str], CheckResult], proofs: int
 ) -> None:
-    proven: list[str] = []
+    prove = mock.Mock(return_value=[])
     results = [ok("state", "captured"), said("proof", "it adds up")]
     monkeypatch.setattr(model_check, "_state_and_proof", lambda _learner, _settings: iter(results))
     for where in (model_setup, service):
-        monkeypatch.setattr(where, "prove", lambda _learner, settings: proven.append(settings.name) or [])
+        monkeypatch.setattr(where, "prove", prove)
     topic: Any = SimpleNamespace(name="clicks", bootstrap="127.0.0.1:1")
     settings = load(Project(tmp_path / "first", topic).config, {}).settings
     prove_once(tmp_path)
     assert [*vars(model_check)["_state_and_proof"](None, settings)] == results
     vars(service)["prove"](None, settings)
-    assert len(proven) == proofs
+    assert prove.call_count == proofs
