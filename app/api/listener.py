@@ -31,9 +31,9 @@ _BACKLOG = 1024
 """Connections that the kernel holds until they are accepted. With fewer, a burst of a thousand would make a probe try
 again after a second."""
 _ACCEPTED_AT_ONCE = MAX_CONNECTIONS // 8
-"""Connections that are accepted in one iteration of the loop. Far fewer than the most that are kept, so that a new one
-is served before others of the same burst could make it the oldest; but not few, since each iteration also answers
-whoever floods, and a probe waits for all that came before it."""
+"""Connections that are accepted in one iteration of the loop: far fewer than the most that are kept, so that a new one
+is served before others of the same burst could make it the oldest. With still fewer a probe would wait long behind a
+burst, since each iteration also answers the connections that flood."""
 _MAX_HEAD_BYTES = 16 * 1024
 _SHUTDOWN_TIMEOUT_S = 3
 

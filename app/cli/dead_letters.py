@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.options import Json, loaded, print_json
+from millrace.app.cli.options import Json, loaded, print_json, whole_number
 from millrace.app.cli.tables import print_table
 from millrace.app.monitoring.shapes import event_moment
 from millrace.app.printable import printable
@@ -35,8 +35,6 @@ dead_letters = typer.Typer(
 Values = Annotated[bool, typer.Option("--values", help="Show keys and values too; they may be personal data.")]
 
 _SHOWN = 200
-_LONGEST_NUMBER = 19
-"""Digits of the largest 64-bit integer."""
 
 
 @dead_letters.command("list")
@@ -138,10 +136,10 @@ def letter_options(settings: Settings) -> KafkaOptions:
 
 def parsed_place(place: str, topic: str) -> tuple[Partition, int]:
     """Parse a place such as `0:1203`."""
-    partition, _, offset = place.partition(":")
-    if not (partition.isdecimal() and offset.isdecimal() and place.isascii()):
+    partition, offset = map(whole_number, place.partition(":")[::2])
+    if partition is None or offset is None:
         raise ConfigError(f"{place!r} is no place of a letter; write PARTITION:OFFSET, as the list has it")
-    return Partition(topic, int(partition)), int(offset)
+    return Partition(topic, partition), offset
 
 
 def require_letter(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
@@ -172,7 +170,7 @@ def letter_facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
     """Return everything about a letter; keys and values only on request."""
     headers = letter.ours
     # A letter that carries only the record's origin does not say when that was written.
-    written = _number(headers.get("timestamp", "0"))
+    written = whole_number(headers.get("timestamp", "0"))
     known: dict[str, Any] = {
         "letter": f"{letter.place.number}:{letter.place_offset}",
         "reason": headers.get("reason", "not one of millrace's"),
@@ -222,13 +220,8 @@ def _size(letter: ReceivedLetter) -> int | None:
     """Return the size of the record's value in bytes; a shortened letter carries the original size."""
     if letter.value is None:
         return None
-    shortened = _number(letter.ours.get("value_bytes", ""))
+    shortened = whole_number(letter.ours.get("value_bytes", ""))
     return len(letter.value) if shortened is None else shortened
-
-
-def _number(text: str) -> int | None:
-    """Return a header's number; None if it is not one that Kafka could hold: any program may write to the topic."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _text(value: bytes | None) -> str | None:

@@ -24,8 +24,8 @@ from millrace.consumers.errors import ConfigError
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 """Where the JSON goes if a verb was asked for it."""
 
-_DIGITS = 18
-"""The most that a checkpoint's number can have: those in the names of files are below 2^63."""
+_LONGEST_NUMBER = 19
+"""As many digits as 2^63 has."""
 
 
 def _alone(context: typer.Context, as_json: bool) -> bool:
@@ -64,22 +64,23 @@ def named_checkpoint(text: str, hint: str) -> int | Literal["latest", "best"]:
     """Parse a checkpoint's number, `latest` or `best`. Other text is a usage error of the option `hint`."""
     if text in {"latest", "best"}:
         return "best" if text == "best" else "latest"
-    if not _is_number(text):
+    if (number := whole_number(text)) is None:
         raise typer.BadParameter(f"{text!r} is neither latest nor best nor a checkpoint's number", param_hint=hint)
-    return int(text)
+    return number
 
 
 def checkpoint_number(text: str, hint: str) -> int | None:
     """Parse a checkpoint's number; None stands for the latest. Other text is a usage error of the option `hint`."""
     if text == "latest":
         return None
-    if not _is_number(text):
+    if (number := whole_number(text)) is None:
         raise typer.BadParameter(f"{text!r} is neither latest nor a checkpoint's number", param_hint=hint)
-    return int(text)
+    return number
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+def whole_number(text: str) -> int | None:
+    """Parse digits; None if it is other text, or longer than any number in a checkpoint's name or in Kafka."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """A forked start leaves out the proof of what was proven, and nothing else."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,6 @@ import pytest
 
 from millrace.app.service import model_setup, service
 from millrace.app.settings import load
-from millrace.app.tools.validate import model_check
-from millrace.app.tools.validate.check import CheckResult, ok, warn
 from tests.faults.harness.project import Project
 from tests.faults.harness.proven import prove_once
 
@@ -44,20 +42,3 @@ def test_only_what_holds_of_the_same_file_and_settings_is_proven_once(
     for settings in (first, first, other):
         vars(service)["prove"](None, settings)
     assert len(proven) == proofs
-
-
-@pytest.mark.parametrize(("said", "proofs"), [(ok, 0), (warn, 1)])
-def test_a_start_leaves_out_what_a_validate_before_it_has_proven(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[[str, str], CheckResult], proofs: int
-) -> None:
-    prove = mock.Mock(return_value=[])
-    results = [ok("state", "captured"), said("proof", "it adds up")]
-    monkeypatch.setattr(model_check, "_state_and_proof", lambda _learner, _settings: iter(results))
-    for where in (model_setup, service):
-        monkeypatch.setattr(where, "prove", prove)
-    topic: Any = SimpleNamespace(name="clicks", bootstrap="127.0.0.1:1")
-    settings = load(Project(tmp_path / "first", topic).config, {}).settings
-    prove_once(tmp_path)
-    assert [*vars(model_check)["_state_and_proof"](None, settings)] == results
-    vars(service)["prove"](None, settings)
-    assert prove.call_count == proofs

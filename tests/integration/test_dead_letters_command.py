@@ -104,7 +104,11 @@ def test_one_is_found_at_the_place_that_the_list_names(config: Path) -> None:
         assert shown["written"] == "2025-11-21T03:00:00.000Z"
 
 
-@pytest.mark.parametrize("place", ["clicks", "0:", "9:0", "0:999999"])
+@pytest.mark.parametrize(
+    "place",
+    ["clicks", "0:", "9:0", "0:999999", "0:" + "7" * 5000],
+    ids=["no number", "no offset", "no partition", "no letter", "long"],
+)
 def test_a_place_without_a_letter_is_an_error_of_one_line(config: Path, place: str) -> None:
     error = refused("show", place, "-c", str(config))
     assert error.exit_code == 2

@@ -1,14 +1,14 @@
-"""Leaves out the proof of a model that an earlier forked command has proven: the same file under the same settings.
+"""Leaves out the proof of a model that an earlier forked start has proven: the same file under the same settings.
 
-The proof is half of what a start of a small model computes, and most forked starts are restarts, or come after a
-`validate`, which always proves. A cold start proves always, as users' starts do. The workers of a group prove together,
-so all of them must prove or none: none can end its proof before all have begun theirs, and only who has ended one makes
-a note. A worker that replaces itself by a new process goes by the notes as well. A model of which a claim does not
-hold, or could not be shown, is proven by each start.
+The proof is half of what a start of a small model computes, and most forked starts are restarts. A cold start proves
+always, as users' starts do. The workers of a group prove together, so all of them must prove or none: none can end its
+proof before all have begun theirs, and only who has ended one makes a note. A worker that replaces itself by a new
+process goes by the notes as well. A model of which a claim does not hold, or could not be shown, is proven by each
+start.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,8 +17,6 @@ from millrace.app.service import group_service, model_setup, service
 from millrace.app.settings import Settings
 from millrace.app.tools.fork import fork
 from millrace.app.tools.pretrain import pretrain
-from millrace.app.tools.validate import model_check
-from millrace.app.tools.validate.check import CheckOutcome, CheckResult
 
 _DECIDES = dict.fromkeys(("records", "model", "training", "balance", "windows", "reservoir"), True)
 """The sections of settings on which the outcome of a proof depends, beside how many workers a group has."""
@@ -26,7 +24,7 @@ _DECIDES = dict.fromkeys(("records", "model", "training", "balance", "windows", 
 
 def prove_once(notes: Path) -> None:
     """From now on, prove in this process only what `notes` does not name, and note there what was proven."""
-    prove, check = model_setup.prove, vars(model_check)["_state_and_proof"]
+    prove = model_setup.prove
 
     def unless_noted(learner: Any, settings: Settings) -> Any:
         note = notes / _identity(settings)
@@ -37,15 +35,6 @@ def prove_once(notes: Path) -> None:
             note.touch()
         return findings
 
-    def noting(learner: Any, settings: Settings) -> Iterator[CheckResult]:
-        found = list[CheckResult]()
-        for result in check(learner, settings):
-            found.append(result)
-            yield result
-        if all(result.outcome is CheckOutcome.OK for result in found):
-            (notes / _identity(settings)).touch()
-
-    mock.patch.object(model_check, "_state_and_proof", noting).start()
     for where in (service, group_service, pretrain, fork):
         mock.patch.object(where, "prove", unless_noted).start()
 
