@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.consumers.fingerprints import Fingerprint
+from millrace.consumers.units import whole_number
 
 Int64s = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes]]
@@ -28,10 +29,10 @@ class Partition(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Partition":
         """Parse `topic:number`, the form that `str` writes. Raises ValueError."""
-        topic, _, number = text.rpartition(":")
-        if not topic or not number.isdigit():
+        topic, _, digits = text.rpartition(":")
+        if not topic or (number := whole_number(digits)) is None:
             raise ValueError(f"{text!r} is not a partition; write topic:number, as in clicks:0")
-        return cls(topic, int(number))
+        return cls(topic, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `500ms`, `256MiB`.
+"""Durations, sizes and whole numbers as people write them: `500ms`, `256MiB`, `17`.
 
 Owns the parsing, the writing back, and the pydantic types whose values are seconds (float) and bytes (int). A number
 without a unit is refused, because a reader would have to guess the unit.
@@ -47,8 +47,15 @@ _MANY_BYTES = 10**6
 """A size of as many without a unit is one in bytes."""
 _QUANTITY = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*(?P<unit>[A-Za-z%]*)\s*", re.ASCII)
 _PERCENT = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*%\s*", re.ASCII)
+_LONGEST_NUMBER = 19
+"""As many digits as the largest 64-bit integer has. Python refuses to parse some thousands."""
 _EXACT = Context(prec=100)
 """Enough for the longest number that the pattern lets in, times the largest unit."""
+
+
+def whole_number(text: str) -> int | None:
+    """Parse the digits of a number, such as an offset; None for other text, and for more digits than 64 bits have."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def parse_duration(text: object) -> float:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from millrace.app.cli.config_file import ConfigFile
-from millrace.app.cli.options import Json, loaded, print_json, whole_number
+from millrace.app.cli.options import Json, loaded, print_json
 from millrace.app.cli.tables import print_table
 from millrace.app.monitoring.shapes import event_moment
 from millrace.app.printable import printable
@@ -27,6 +27,7 @@ from millrace.consumers.kafka.options import KafkaOptions
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.consumers.suggested_command import suggested_command
+from millrace.consumers.units import whole_number
 
 dead_letters = typer.Typer(
     help="List the records that were set aside, show why, and send them again.", no_args_is_help=True

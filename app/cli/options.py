@@ -20,12 +20,10 @@ from millrace.app.settings import Loaded, Settings, load
 from millrace.app.settings.secret_files import exposure
 from millrace.app.tools.service_client import Remote, TlsFiles, local_service, token_in
 from millrace.consumers.errors import ConfigError
+from millrace.consumers.units import whole_number
 
 _stdout: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 """Where the JSON goes if a verb was asked for it."""
-
-_LONGEST_NUMBER = 19
-"""As many digits as 2^63 has."""
 
 
 def _alone(context: typer.Context, as_json: bool) -> bool:
@@ -76,11 +74,6 @@ def checkpoint_number(text: str, hint: str) -> int | None:
     if (number := whole_number(text)) is None:
         raise typer.BadParameter(f"{text!r} is neither latest nor a checkpoint's number", param_hint=hint)
     return number
-
-
-def whole_number(text: str) -> int | None:
-    """Parse digits; None if it is other text, or longer than any number in a checkpoint's name or in Kafka."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.records import Partition
+from millrace.consumers.units import whole_number
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGO = re.compile(r"-(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d|w)")
+_AGO = re.compile(r"-(?P<number>\d{1,15}(?:\.\d{1,15})?)(?P<unit>ms|s|m|h|d|w)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,10 @@ def _offsets(pairs: Iterable[tuple[str, int | str]], given: object) -> dict[Part
             raise ConfigError(str(error)) from None
         if partition in offsets:
             raise ConfigError(f"{given!r} names {partition} twice")
-        if isinstance(offset, bool) or not re.fullmatch(r"\d+", str(offset)):
+        number = None if isinstance(offset, bool) else whole_number(str(offset))
+        if number is None:
             raise ConfigError(f"offset {offset!r} of {partition} is not a whole number from 0 up")
-        offsets[partition] = int(offset)
+        offsets[partition] = number
     if not offsets:
         raise ConfigError("no offsets are given: write one a partition, as in clicks:0=123")
     return offsets

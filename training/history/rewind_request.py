@@ -14,6 +14,7 @@ from datetime import datetime
 from millrace.consumers.errors import ConfigError
 from millrace.consumers.kafka.positions import Ago, At, Start, parse_start
 from millrace.consumers.records import Partition
+from millrace.consumers.units import whole_number
 from millrace.training.checkpoints.manifest import Manifest
 from millrace.training.commands import Rewind
 from millrace.training.ledger.interventions import Skip, uncovered
@@ -98,8 +99,8 @@ def parse_destination(text: str, *, now_s: float) -> Destination:
     text = text.strip()
     if text in _WORDS:
         return _WORDS[text]
-    if text.isascii() and text.isdecimal():
-        return Numbered(int(text))
+    if (number := whole_number(text)) is not None:
+        return Numbered(number)
     match _parse_time(text):
         case Ago(seconds):
             return Before(max(0, round((now_s - seconds) * 1000)))

@@ -23,6 +23,7 @@ from millrace.app.monitoring.shapes import stamp
 from millrace.app.monitoring.status import status_of
 from millrace.app.monitoring.status_log import Noticing
 from millrace.app.service.kept_history import KeptHistory
+from millrace.consumers.units import whole_number
 from millrace.training.telemetry.events import Events
 
 MAX_LISTENERS = 32
@@ -82,10 +83,9 @@ class EventRoutes:
         self, request: Request, since: Since = 0, last_event_id: LastEventId = None
     ) -> EventsAnswer | Response:
         """Return what has happened, in words: the newest few hundred events."""
-        after = since
         # What a browser sends may be no id.
-        if last_event_id is not None and last_event_id.isascii() and last_event_id.isdecimal():
-            after = int(last_event_id) if 0 < int(last_event_id) <= _MAX_ID else since
+        told = whole_number(last_event_id or "")
+        after = told if told is not None and 0 < told <= _MAX_ID else since
         if MEDIA_TYPE in request.headers.get("accept", ""):
 
             def draw() -> str:

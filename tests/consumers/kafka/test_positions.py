@@ -66,6 +66,10 @@ def test_an_until_is_parsed(text: str, until: Until) -> None:
         ("1969-12-31T23:59:59Z", "before 1970"),
         ("clicks=5", "'clicks' is not a partition; write topic:number"),
         ("clicks:0=-5", "offset '-5' of clicks:0"),
+        ("clicks:0=" + "7" * 5000, "is not a whole number"),
+        ("clicks:" + "7" * 5000 + "=5", "is not a partition; write topic:number"),
+        ("clicks:²=5", "is not a partition; write topic:number"),
+        ("-" + "7" * 5000 + "d", "is not understood: write earliest"),
         ("clicks:0=5,clicks:0=6", "names clicks:0 twice"),
     ],
 )

@@ -65,7 +65,22 @@ def test_a_place_is_a_number_a_time_an_age_or_an_offset(text: str, destination: 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Latest", "earliest", "yesterday", "clicks:0", "clicks:0=5", "clicks:x:5", "-5", "2h", "1.5", "٣"]
+    "text",
+    [
+        "",
+        "Latest",
+        "earliest",
+        "yesterday",
+        "clicks:0",
+        "clicks:0=5",
+        "clicks:x:5",
+        "-5",
+        "2h",
+        "1.5",
+        "٣",
+        "7" * 5000,
+        "-" + "7" * 5000 + "h",
+    ],
 )
 def test_what_is_no_place_names_the_ways_to_write_one(text: str) -> None:
     with pytest.raises(ConfigError, match=r"write a checkpoint's number, latest, best, a time as in"):
