@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.programs import program
 
@@ -26,12 +27,41 @@ _FLAGS = [
 def chromium() -> Iterator[Browser]:
     """While this lasts, a browser without a window."""
     path = program("chromium", how="make tools")
+    expect.set_options(timeout=SOON_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_FLAGS)
         try:
             yield browser
         finally:
             browser.close()
+
+
+class NewPage(Protocol):
+    def __call__(self, url: str = ..., *, width: int = ..., height: int = ..., **options: Any) -> Page: ...
+
+
+@contextmanager
+def pages(browser: Browser) -> Iterator[NewPage]:
+    """Return how to open a page with a storage of its own; at the end all are closed, whatever they still ask for.
+
+    With a URL it has shown the service's name.
+    """
+    with ExitStack() as opened:
+
+        def new_page(url: str = "", *, width: int = 1440, height: int = 900, **options: Any) -> Page:
+            size: Any = {"width": width, "height": height}
+            page = opened.enter_context(
+                browser.new_context(viewport=size, reduced_motion="reduce", **options)
+            ).new_page()
+            # A handler that is called as the page closes fails where nobody waits for it: in the next test.
+            opened.callback(page.unroute_all, behavior="ignoreErrors")
+            page.set_default_timeout(SOON_MS)
+            if url:
+                page.goto(url)
+                expect(page.locator("#name")).to_have_text("clicks")
+            return page
+
+        yield new_page
 
 
 def is_complaint(said: ConsoleMessage) -> bool:

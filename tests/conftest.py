@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from unittest import mock
 
 import pytest
@@ -30,6 +30,11 @@ from tests.consumers.archive.s3_server import S3Server
 from tests.durations import is_long
 from tests.faults.matrix.skips import judged
 from tests.shared_broker import SharedBroker, address_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.browsing import NewPage
 
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
@@ -80,6 +85,23 @@ def pytest_configure() -> None:
     gc.disable()
     mock.patch.object(ast, "parse", _uncollected(ast.parse)).start()
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """For a module and no longer: its driver keeps a loop in this thread, where the next tests run their own."""
+    from tests.browsing import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def new_page(browser: "Browser") -> Iterator["NewPage"]:
+    from tests.browsing import pages
+
+    with pages(browser) as new_page:
+        yield new_page
 
 
 @pytest.hookimpl(wrapper=True)

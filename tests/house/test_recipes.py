@@ -125,7 +125,7 @@ def _durations() -> Mapping[str, float]:
 def _of_browsers() -> set[str]:
     """Return the files whose tests ask for a browser; they are left to `make test-rest`."""
     files = {file_of(name) for name in _tests()}
-    return {file for file in files if "\ndef browser()" in (ROOT / file).read_text()}
+    return {file for file in files if "new_page: NewPage" in (ROOT / file).read_text()}
 
 
 def _function(test: str) -> str:

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.local_broker.topics import create_topic
 from millrace.app.tools.prove.trainer_process import Run
-from tests.browsing import SOON_MS, chromium, grave, is_complaint
+from tests.browsing import SOON_MS, NewPage, grave, is_complaint
 from tests.faults.harness.fork_server import fork_trainer
 from tests.integration.small_model import MODEL
 
@@ -136,30 +136,16 @@ def served(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield Served(home, run)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 Open = Callable[..., Page]
 
 
 @pytest.fixture
-def open_page(browser: Browser, served: Served) -> Iterator[Open]:
+def open_page(new_page: NewPage, served: Served) -> Iterator[Open]:
     """Return how to open the page; fails if the console shows an error or the page contacts another origin."""
     complaints: list[str] = []
-    contexts = []
 
     def opened(width: int = 1440, height: int = 900, *, dark: bool = False) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page(width=width, height=height, color_scheme="dark" if dark else "light")
         page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
@@ -167,13 +153,11 @@ def open_page(browser: Browser, served: Served) -> Iterator[Open]:
             lambda asked: None if asked.url.startswith((served.home.url, "data:")) else complaints.append(asked.url),
         )
         page.goto(served.home.url)
-        expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
-        expect(page.locator("#checkpoints tr").first).to_be_visible(timeout=SOON_MS)
+        expect(page.locator("#name")).to_have_text("clicks")
+        expect(page.locator("#checkpoints tr").first).to_be_visible()
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
     assert complaints == []
 
 
@@ -185,7 +169,7 @@ def test_numbers_move_by_themselves(open_page: Open) -> None:
     page = open_page()
     learnt = page.locator("#sum .term b").first
     before = learnt.inner_text()
-    expect(learnt).not_to_have_text(before, timeout=SOON_MS)
+    expect(learnt).not_to_have_text(before)
     assert number(learnt.inner_text()) > number(before)
     expect(page.locator("#tick")).to_have_text("✓ it adds up")
     expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"))
@@ -193,7 +177,7 @@ def test_numbers_move_by_themselves(open_page: Open) -> None:
     expect(page.locator("[data-value=learnt_per_s]")).to_have_text(re.compile(r"\d"))
     points = page.locator("path.line").nth(2)
     drawn = points.get_attribute("d")
-    expect(points).not_to_have_attribute("d", drawn or "", timeout=SOON_MS)
+    expect(points).not_to_have_attribute("d", drawn or "")
 
 
 def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open, served: Served) -> None:
@@ -205,15 +189,15 @@ def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open,
     rows.filter(has=page.locator("th").get_by_text(text, exact=True)).get_by_role("button").click()
     dialog = page.locator("#restore")
     expect(dialog.get_by_role("heading")).to_have_text(f"Restore checkpoint {wanted}?")
-    expect(dialog.locator("#plan")).to_contain_text("offsets are read again", timeout=SOON_MS)
+    expect(dialog.locator("#plan")).to_contain_text("offsets are read again")
     expect(dialog.locator("#plan")).to_contain_text("Kafka still has them all")
     assert "rewound" not in served.ask("GET", "/status"), "nothing is done before it is confirmed"
     dialog.locator("#reason").fill("a test of the page")
     dialog.locator("#do-restore").click()
-    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
+    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}")
     rewound = served.ask("GET", "/status")["rewound"]
     assert (rewound["to"], rewound["reason"]) == (wanted, "a test of the page")
-    expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}", timeout=SOON_MS)
+    expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}")
     expect(page.locator("#legend")).to_contain_text("rewind")
 
 
@@ -233,7 +217,7 @@ def test_checkpoints_show_the_watched_metric_and_the_best_is_offered(open_page: 
     expect(row.locator("td.metric")).to_have_attribute("title", re.compile(r"accuracy [\d.]+ over [\d,]+ records in"))
     row.get_by_role("button").click()
     dialog = page.locator("#restore")
-    expect(dialog.locator("#plan")).to_contain_text("When it was made: accuracy", timeout=SOON_MS)
+    expect(dialog.locator("#plan")).to_contain_text("When it was made: accuracy")
     offer = dialog.locator("#to-best button")
     expect(offer).to_have_text("Choose the best instead: checkpoint 0")
     offer.click()
@@ -251,14 +235,14 @@ def test_a_restore_skips_the_ranges_that_were_shown_and_no_others(open_page: Ope
     ranges, go = page.get_by_label("Ranges to skip"), page.locator("#do-restore")
     ranges.fill("the bad ones")
     ranges.press("Enter")
-    expect(page.locator("#refusal")).to_contain_text("is not a range of offsets", timeout=SOON_MS)
+    expect(page.locator("#refusal")).to_contain_text("is not a range of offsets")
     expect(go).to_be_disabled()
     ranges.fill(f"{topic}:0:{position}-{position + 3}, {topic}:0:{position + 8}-{position + 9}")
     ranges.press("Tab")
-    expect(page.locator("#plan")).to_contain_text("6 are skipped", timeout=SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("6 are skipped")
     expect(page.locator("#refusal")).to_be_hidden()
     go.click()
-    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
+    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}")
     (skip,) = served.ask("GET", "/status")["skips"]
     assert skip["ranges"] == [f"{topic}:0:{position}-{position + 3}", f"{topic}:0:{position + 8}-{position + 9}"]
 
@@ -269,7 +253,7 @@ def test_a_cancelled_restore_changes_nothing(open_page: Open, served: Served) ->
     served.ask("POST", "/checkpoints?wait=30s", {"note": "before the sale"})
     page.locator("#checkpoints tr", has_text="before the sale").get_by_role("button").click()
     expect(page.locator("#note")).to_have_text("Its note: before the sale")
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again")
     page.keyboard.press("Escape")
     expect(page.locator("#restore")).to_be_hidden()
     assert served.ask("GET", "/status")["training"]["incarnation"] == before
@@ -278,12 +262,12 @@ def test_a_cancelled_restore_changes_nothing(open_page: Open, served: Served) ->
 def test_a_pause_a_save_and_a_resume_by_clicks(open_page: Open, served: Served) -> None:
     page = open_page()
     page.locator("#pause").click()
-    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=SOON_MS)
-    expect(page.locator("#announce")).to_contain_text("Paused", timeout=SOON_MS)
+    expect(page.locator("#verdict strong")).to_have_text("Paused:")
+    expect(page.locator("#announce")).to_contain_text("Paused")
     page.locator("#save").click()
-    expect(page.locator("#notice")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=SOON_MS)
+    expect(page.locator("#notice")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."))
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=SOON_MS)
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
     assert served.ask("GET", "/status")["state"] != "paused"
 
 
@@ -386,7 +370,7 @@ def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int
     page = open_page(width, 844)
     assert page.evaluate("document.scrollingElement.scrollWidth") <= width
     page.locator("#checkpoints button").first.click()
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again")
     box = page.locator("#restore").bounding_box()
     assert box is not None
     assert box["x"] >= 0
@@ -412,7 +396,7 @@ def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> N
     assert grave(page) == {}
     page.keyboard.press("Escape")
     page.locator("#checkpoints button").first.click()
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again")
     assert grave(page) == {}
     page.keyboard.press("Escape")
     page.route("**/pause", lambda asked: asked.fulfill(status=401, json={"status": 401, "detail": "No such token."}))
@@ -429,13 +413,13 @@ def test_the_page_shows_by_itself_that_the_service_is_gone_and_back(open_page: O
     page = open_page()
     os.kill(served.run.pid, signal.SIGSTOP)
     try:
-        expect(page.locator("#as-of")).to_have_text(re.compile(r"no answer for \d+ s"), timeout=SOON_MS)
+        expect(page.locator("#as-of")).to_have_text(re.compile(r"no answer for \d+ s"))
         expect(page.locator("#announce")).to_have_text("No answer.")
         expect(page.locator("#dot")).to_have_attribute("data-mood", "away")
         expect(page.locator("#pause")).to_be_disabled()
     finally:
         os.kill(served.run.pid, signal.SIGCONT)
-    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"), timeout=SOON_MS)
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"))
     expect(page.locator("#pause")).to_be_enabled()
 
 

@@ -1,26 +1,18 @@
 """/docs in a real browser: Swagger UI, under the strict policy, without any other origin."""
 
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import httpx
-import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from tests.app.api_rig import Rig, serving
-from tests.browsing import chromium, is_complaint
+from tests.browsing import NewPage, is_complaint
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: Browser, rig: Rig) -> None:
+def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(new_page: NewPage, rig: Rig) -> None:
     complaints: list[str] = []
     hosts: set[str] = set()
-    page = browser.new_page(viewport={"width": 1440, "height": 844})
+    page = new_page(height=844)
     page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
     page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
     with serving(rig) as server:
@@ -37,5 +29,4 @@ def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: B
         page.get_by_role("button", name="Execute").click()
         expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
         assert hosts == {f"127.0.0.1:{server.port}"}
-    page.close()
     assert complaints == []

@@ -1,39 +1,16 @@
 """The page's balance in a real browser: every reason and count is available without a mouse."""
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, expect
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Partition
 from millrace.pipelines.stream.blocks import BlockFacts, Span
 from millrace.training.ledger.interventions import Skip
-from tests.app.api_rig import P1, Rig, serving
-from tests.browsing import SOON_MS, chromium, grave
+from tests.app.api_rig import P1, Rig
+from tests.browsing import NewPage, grave
 
 SET_ASIDE = {reason: 10 * place for place, reason in enumerate(Reason, 1)}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def url(rig: Rig) -> Iterator[str]:
-    with serving(rig) as server:
-        yield f"http://127.0.0.1:{server.port}"
-
-
-def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
-    """Open the page; the browser closes it with its context."""
-    page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
-    page.set_default_timeout(SOON_MS)
-    page.goto(url)
-    expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
-    return page
 
 
 def settle(rig: Rig, partition: Partition, start: int, learnt: int, **counts: int) -> None:
@@ -74,8 +51,8 @@ def rows(dialog: Locator) -> dict[str, str]:
     return {label.strip(): said for label, said in cells}
 
 
-def test_reasons_commands_and_truncations_are_text_beneath_the_sum(browser: Browser, url: str, rig: Rig) -> None:
-    page = opened(browser, url)
+def test_reasons_commands_and_truncations_are_text_beneath_the_sum(new_page: NewPage, url: str, rig: Rig) -> None:
+    page = new_page(url)
     expect(page.locator("#made-of")).to_be_hidden()
     settle(rig, P1, 0, 9_000, last_amounts=1234)
     said = page.locator("#made-of span")
@@ -86,16 +63,15 @@ def test_reasons_commands_and_truncations_are_text_beneath_the_sum(browser: Brow
             "skipped: 500 by rewind-17",
             "lists cut to their bound: 1,234 in last_amounts",
         ],
-        timeout=SOON_MS,
     )
     expect(page.locator("#sum")).to_contain_text("7 lost to retention")
     assert page.locator(".balance [title]").count() == 0
 
 
-def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: str, rig: Rig) -> None:
-    page = opened(browser, url, 390, 844)
+def test_the_whole_balance_is_a_dialog_that_a_key_opens(new_page: NewPage, url: str, rig: Rig) -> None:
+    page = new_page(url, width=390, height=844)
     settle(rig, P1, 0, 9_000, last_amounts=1234, words=3, ids=2)
-    expect(page.locator("#sum")).to_contain_text("9,000 learnt", timeout=SOON_MS)
+    expect(page.locator("#sum")).to_contain_text("9,000 learnt")
     page.get_by_role("button", name="In full").press("Enter")
     dialog = page.get_by_role("dialog", name="The outcome of every offset")
     expect(dialog).to_be_visible()
@@ -126,16 +102,16 @@ def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: s
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
 def test_nothing_scrolls_on_a_desktop_however_many_problems_there_are(
-    browser: Browser, url: str, rig: Rig, width: int, height: int
+    new_page: NewPage, url: str, rig: Rig, width: int, height: int
 ) -> None:
-    page = opened(browser, url, width, height)
+    page = new_page(url, width=width, height=height)
     settle(rig, P1, 0, 9_000, last_amounts=1234, words=3, ids=2)
     rig.save_error = "OSError: [Errno 28] No space left on device: '/var/lib/millrace/clicks/checkpoints/.saving-9-3'"
     rig.source.meter.committed("CommitFailedError")
     rig.source.meter.waiting([Partition("clicks", number) for number in range(2, 30)])
     rig.source.meter.unanswered("no answer within 10 s")
     rig.post()
-    expect(page.locator("#problems article")).to_have_count(4, timeout=SOON_MS)
+    expect(page.locator("#problems article")).to_have_count(4)
     expect(page.locator("#made-of")).to_contain_text("in last_amounts")
     assert page.evaluate("document.scrollingElement.scrollHeight") == height
     page.locator("#problems article").last.scroll_into_view_if_needed()

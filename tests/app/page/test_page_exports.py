@@ -1,27 +1,20 @@
 """The page's exports in a real browser: the newest version, what holds the next one back, and the last ones."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from millrace.app.service.figures import ExportFigures
 from millrace.app.settings import load
 from millrace.training.checkpoints.exports.version_folder import VersionFolder
 from millrace.training.telemetry.events import EventKind
-from tests.app.api_rig import CONFIG, P0, Rig, serving
-from tests.browsing import SOON_MS, chromium, grave
+from tests.app.api_rig import CONFIG, P0, Rig
+from tests.browsing import NewPage, grave
 from tests.training.checkpoints.exports.test_version_folder import publish
 
 HELD_BACK = "accuracy is 0.25, and accuracy >= 0.5 is asked"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -38,31 +31,16 @@ def versions(rig: Rig, tmp_path: Path) -> VersionFolder:
     return folder
 
 
-@pytest.fixture
-def url(rig: Rig) -> Iterator[str]:
-    with serving(rig) as server:
-        yield f"http://127.0.0.1:{server.port}"
-
-
 def figures(rig: Rig, now: ExportFigures) -> None:
     rig.service.exporting.figures = lambda: now  # type: ignore[method-assign]  # none are made beside this trainer
 
 
-def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
-    """Open the page; the browser closes it with its context."""
-    page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
-    page.set_default_timeout(SOON_MS)
-    page.goto(url)
-    expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
-    return page
-
-
-def test_a_service_that_exports_nothing_is_not_asked_for_exports(browser: Browser, url: str) -> None:
-    page = browser.new_page()
+def test_a_service_that_exports_nothing_is_not_asked_for_exports(new_page: NewPage, url: str) -> None:
+    page = new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(url)
-    expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
+    expect(page.locator("#tick")).to_contain_text("it adds up")
     expect(page.locator("#exported")).to_be_hidden()
     assert any("/checkpoints" in one for one in asked)
     assert not any("/exports" in one for one in asked if "/page/" not in one)
@@ -70,26 +48,26 @@ def test_a_service_that_exports_nothing_is_not_asked_for_exports(browser: Browse
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_the_newest_version_and_what_is_held_back_are_a_line_each(
-    browser: Browser, versions: VersionFolder, url: str, rig: Rig, width: int, height: int
+    new_page: NewPage, versions: VersionFolder, url: str, rig: Rig, width: int, height: int
 ) -> None:
     figures(rig, ExportFigures(made=0, refused=0, missing=(HELD_BACK,), missing_since=time.time() - 600))
-    page = opened(browser, url, width, height)
+    page = new_page(url, width=width, height=height)
     expect(page.locator("#exported-version")).to_contain_text("Version 7 exported")
     expect(page.locator("#exported-version")).to_contain_text("ago · accuracy 0.500")
     if width > height:
         rig.produce(P0, 8)
         rig.learn_all()
         rig.post()
-        expect(page.locator('[data-name="exported"]')).to_have_text("version 7 had 0.500", timeout=SOON_MS)
+        expect(page.locator('[data-name="exported"]')).to_have_text("version 7 had 0.500")
     expect(page.locator("#exporting")).to_contain_text(f"for 10 min: {HELD_BACK}.")
     with versions.writing():
         publish(versions, 9)
     figures(rig, ExportFigures(made=1, refused=0, newest=9, error="no room is left"))
     rig.service.events.report(EventKind.EXPORTED, "Version 9 is published.", version=9)
-    expect(page.locator("#exported-version")).to_contain_text("Version 9 exported", timeout=SOON_MS)
+    expect(page.locator("#exported-version")).to_contain_text("Version 9 exported")
     expect(page.locator("#exporting")).to_have_text("The last export was refused: no room is left.")
     figures(rig, ExportFigures(made=1, refused=0, newest=9, running=11, running_since=time.time() - 480))
-    expect(page.locator("#exporting")).to_have_text("Checkpoint 11 is being exported, for 8 min now.", timeout=SOON_MS)
+    expect(page.locator("#exporting")).to_have_text("Checkpoint 11 is being exported, for 8 min now.")
     page.get_by_role("button", name="Versions").press("Enter")
     rows = page.get_by_role("dialog", name="The exported versions").locator("tbody tr")
     expect(rows.locator("th")).to_have_text(["9", "7", "3"])

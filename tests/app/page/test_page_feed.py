@@ -1,48 +1,33 @@
 """The page's feed in a real browser from a real server; clock and visibility are simulated."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from millrace.app.api.routes import events
 from millrace.app.monitoring import snapshot
-from tests.app.api_rig import P0, Rig, serving
-from tests.browsing import SOON_MS, chromium
+from tests.app.api_rig import P0, Rig
+from tests.browsing import NewPage
 
 LATER_MS = 31_000
 Open = Callable[[], Page]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def url(rig: Rig) -> Iterator[str]:
-    with serving(rig) as server:
-        yield f"http://127.0.0.1:{server.port}"
-
-
-@pytest.fixture
-def open_page(browser: Browser, url: str) -> Iterator[Open]:
-    """Return how to open the page in a tab of the same browser and wait until it shows something."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+def open_page(new_page: NewPage, url: str) -> Open:
+    """Return how to open the page under a simulated clock and wait until it shows something."""
 
     def opened() -> Page:
-        page = context.new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page()
         page.clock.install()
         page.goto(url)
-        expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+        expect(page.locator("#name")).to_have_text("clicks")
         return page
 
-    yield opened
-    context.close()
+    return opened
 
 
 def switch_tab(page: Page, state: str) -> None:
@@ -76,7 +61,7 @@ def test_without_the_cursor_the_newest_value_is_shown_whatever_the_span(open_pag
     expect(said).to_have_text("0")
     rig.produce(P0, 400)
     rig.learn_all()
-    expect(said).to_have_text(re.compile(r"^[1-9]\d{0,3}$"), timeout=SOON_MS)
+    expect(said).to_have_text(re.compile(r"^[1-9]\d{0,3}$"))
 
 
 def test_a_page_in_the_background_leaves_its_place_to_a_visible_one(
@@ -87,11 +72,11 @@ def test_a_page_in_the_background_leaves_its_place_to_a_visible_one(
     refused = "#problems article:has-text('This page gets no live updates')"
     expect(second.locator(refused)).to_contain_text("1 listeners are the most")
     switch_tab(first, "hidden")
-    expect(second.locator(refused)).to_be_hidden(timeout=SOON_MS)
+    expect(second.locator(refused)).to_be_hidden()
     switch_tab(first, "visible")
-    expect(first.locator(refused)).to_be_visible(timeout=SOON_MS)
+    expect(first.locator(refused)).to_be_visible()
     switch_tab(second, "hidden")
-    expect(first.locator(refused)).to_be_hidden(timeout=SOON_MS)
+    expect(first.locator(refused)).to_be_hidden()
 
 
 def test_a_page_without_a_stream_says_so_and_stays_correct(
@@ -101,7 +86,7 @@ def test_a_page_without_a_stream_says_so_and_stays_correct(
     page = open_page()
     expect(page.locator("#problems .fix")).to_contain_text("Close other pages of this service")
     httpx.post(f"{url}/pause", timeout=20)
-    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=SOON_MS)
+    expect(page.locator("#verdict strong")).to_have_text("Paused:")
     expect(page.get_by_role("button", name="Resume")).to_be_enabled()
     expect(page.locator("#as-of")).to_have_text("as of 1 s ago")
     expect(page.locator("body")).not_to_have_class("quiet")
@@ -115,7 +100,7 @@ def test_time_in_the_background_does_not_count_as_silence(open_page: Open) -> No
     page.route("**/page/updates*", lambda _route: None)
     switch_tab(page, "visible")
     expect(page.locator("#as-of")).to_have_text("as of 10 min ago")
-    expect(page.locator("#as-of")).to_have_text("no answer for 4 s", timeout=SOON_MS)
+    expect(page.locator("#as-of")).to_have_text("no answer for 4 s")
 
 
 def test_the_title_stays_correct_in_the_background(open_page: Open, url: str) -> None:
@@ -123,7 +108,7 @@ def test_the_title_stays_correct_in_the_background(open_page: Open, url: str) ->
     switch_tab(page, "hidden")
     httpx.post(f"{url}/pause", timeout=20)
     page.clock.fast_forward(LATER_MS)
-    expect(page).to_have_title("clicks · Paused", timeout=SOON_MS)
+    expect(page).to_have_title("clicks · Paused")
 
 
 def test_the_page_reloads_once_when_the_service_has_another_version(
@@ -136,7 +121,7 @@ def test_the_page_reloads_once_when_the_service_has_another_version(
     assert page.evaluate("window.old") is None
     page.evaluate("window.old = true")
     httpx.post(f"{url}/pause", timeout=20)
-    expect(page.get_by_role("button", name="Resume")).to_be_enabled(timeout=SOON_MS)
+    expect(page.get_by_role("button", name="Resume")).to_be_enabled()
     assert page.evaluate("window.old")
 
 
@@ -152,6 +137,6 @@ def test_a_service_that_answers_with_an_error_is_not_shown_as_one_that_answers(o
     page.route(asked, lambda route: route.fulfill(status=500, json=refused))
     switch_tab(page, "hidden")
     switch_tab(page, "visible")  # the stream is opened anew
-    expect(page.locator("#as-of")).to_have_text(re.compile(r"^no answer for [4-9] s$"), timeout=SOON_MS)
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"^no answer for [4-9] s$"))
     page.unroute(asked)
-    expect(page.locator("#as-of")).to_have_text("as of 1 s ago", timeout=SOON_MS)
+    expect(page.locator("#as-of")).to_have_text("as of 1 s ago")

@@ -2,49 +2,38 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from millrace.app.monitoring.models import LastValue
 from millrace.app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
 from millrace.training.checkpoints import SaveReason
 from millrace.training.recovery.crash_guard import CrashLoop
 from millrace.training.telemetry.events import EventKind
-from tests.app.api_rig import P0, P1, Rig, serving
-from tests.browsing import SOON_MS, chromium, grave
+from tests.app.api_rig import P0, P1, Rig
+from tests.browsing import NewPage, grave
 
 Open = Callable[..., Page]
 DEAF = "**/{history,status,checkpoints,page/updates}*"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def open_page(browser: Browser, rig: Rig) -> Iterator[Open]:
+def open_page(new_page: NewPage, url: str) -> Open:
     """Return how to open the page; with `answered=False` nothing but its files is answered."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
 
     def opened(*, answered: bool = True) -> Page:
-        page = context.new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page()
         if not answered:
             page.route(DEAF, lambda _route: None)
         page.goto(url)
         if answered:
-            expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+            expect(page.locator("#name")).to_have_text("clicks")
         return page
 
-    with serving(rig) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        yield opened
-        context.close()
+    return opened
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
@@ -81,9 +70,9 @@ def test_pauses_and_kafkas_absence_are_stretches_with_their_own_marks(open_page:
     for sign in ("away", "back", "pause"):
         expect(page.locator(f"#charts path.sign.{sign}")).to_have_count(1)
     expect(page.locator("#legend")).to_contain_text("Kafka away")
-    expect(page.locator("#charts rect.stretch.pause")).to_have_count(3, timeout=SOON_MS)
+    expect(page.locator("#charts rect.stretch.pause")).to_have_count(3)
     report(EventKind.RESUMED, "Resumed.")
-    expect(page.locator("#charts path.sign.resume")).to_have_count(1, timeout=SOON_MS)
+    expect(page.locator("#charts path.sign.resume")).to_have_count(1)
 
 
 def test_scheduled_checkpoints_in_a_row_are_one_entry_of_what_happened(open_page: Open, rig: Rig) -> None:
@@ -100,12 +89,11 @@ def test_scheduled_checkpoints_in_a_row_are_one_entry_of_what_happened(open_page
             "Checkpoint 30 is durable: mine.",
             "Checkpoints 1 to 29 are durable.",
         ],
-        timeout=SOON_MS,
     )
     report(EventKind.CHECKPOINT, "Checkpoint 31 is durable.", number=31, reason="interval")
-    expect(shown.first).to_have_text("Checkpoint 31 is durable.", timeout=SOON_MS)
+    expect(shown.first).to_have_text("Checkpoint 31 is durable.")
     report(EventKind.CHECKPOINT, "Checkpoint 32 is durable.", number=32, reason="interval")
-    expect(shown.first).to_have_text("Checkpoints 31 to 32 are durable.", timeout=SOON_MS)
+    expect(shown.first).to_have_text("Checkpoints 31 to 32 are durable.")
 
 
 def test_the_lag_of_each_partition_is_a_click_away_and_stays_current(open_page: Open, rig: Rig) -> None:
@@ -118,7 +106,7 @@ def test_the_lag_of_each_partition_is_a_click_away_and_stays_current(open_page: 
     expect(rows.first).to_contain_text("clicks:1")
     expect(rows.first.locator("td").first).to_have_text("40")
     rig.source.meter.ends({P0: 500, P1: 40}, {P0: 100, P1: 40})
-    expect(rows.first).to_contain_text("500, held at 100", timeout=SOON_MS)
+    expect(rows.first).to_contain_text("500, held at 100")
     page.keyboard.press("Escape")
     expect(page.locator("#lag-by-partition")).to_be_hidden()
 
@@ -177,7 +165,7 @@ def test_how_the_metric_has_changed_since_yesterday_stands_beside_it(open_page: 
     rig.produce(P0, 8)
     rig.learn_all()
     rig.post()
-    expect(open_page().locator('[data-name="change"]')).to_have_text("+0.050 since yesterday", timeout=SOON_MS)
+    expect(open_page().locator('[data-name="change"]')).to_have_text("+0.050 since yesterday")
 
 
 def test_a_history_of_an_hour_says_how_long_it_is_and_a_shorter_one_says_nothing(open_page: Open, rig: Rig) -> None:
@@ -188,7 +176,7 @@ def test_a_history_of_an_hour_says_how_long_it_is_and_a_shorter_one_says_nothing
     rig.produce(P0, 8)
     rig.learn_all()
     rig.post()
-    expect(page.locator('[data-name="change"]')).to_have_text(re.compile("^−0.050 in (60 min|1 h)$"), timeout=SOON_MS)
+    expect(page.locator('[data-name="change"]')).to_have_text(re.compile("^−0.050 in (60 min|1 h)$"))
 
 
 def at_mark(page: Page, sign: str) -> tuple[float, float]:
@@ -208,8 +196,8 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
     report = rig.service.events.report
     report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="demand", note=None)
     page = open_page()
-    expect(page.locator("#charts path.sign.checkpoint")).to_have_count(1, timeout=SOON_MS)
-    expect(page.locator('[data-name="metric"]')).to_have_text("accuracy over 1m", timeout=SOON_MS)
+    expect(page.locator("#charts path.sign.checkpoint")).to_have_count(1)
+    expect(page.locator('[data-name="metric"]')).to_have_text("accuracy over 1m")
     page.mouse.click(*at_mark(page, "checkpoint"))
     dialog = page.get_by_role("dialog", name=f"Restore checkpoint {number}?")
     expect(dialog).to_be_visible()
@@ -223,7 +211,7 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     report(EventKind.INPUT_CHANGED, "price: median 3.1 → 31.", field="price")
-    expect(page.locator("#charts path.sign.input")).to_have_count(1, timeout=SOON_MS)
+    expect(page.locator("#charts path.sign.input")).to_have_count(1)
     # Beside the score it stands by its name, for ten minutes.
     expect(page.get_by_role("button", name="Inputs: price")).to_have_attribute("title", "price: median 3.1 → 31.")
     page.locator("#cursor").press("Enter")
@@ -276,14 +264,14 @@ def test_records_set_aside_in_a_row_are_one_entry_though_checkpoints_are_between
         report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="interval")
     page = open_page()
     shown = page.locator("#events li span")
-    expect(shown).to_have_count(2, timeout=SOON_MS)
+    expect(shown).to_have_count(2)
     expect(shown.nth(0)).to_have_text("Checkpoints 1 to 3 are durable.")
     expect(shown.nth(1)).to_have_text(
         re.compile(r"^3,600 records were set aside since \d\d:\d\d:\d\d: 3,000 malformed, 600 missing\.$")
     )
     report(EventKind.PAUSED, "Paused: for a test.")
     report(EventKind.SET_ASIDE, "1 record was set aside as malformed.", reason="malformed", records=1)
-    expect(shown.nth(0)).to_have_text("1 record was set aside as malformed.", timeout=SOON_MS)
+    expect(shown.nth(0)).to_have_text("1 record was set aside as malformed.")
     expect(shown).to_have_count(4)
 
 

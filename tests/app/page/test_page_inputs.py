@@ -1,23 +1,16 @@
 """Whether the records are as they were, on the page in a real browser."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from tests.app.api_rig import Rig, serving
 from tests.app.page.test_page_truth import fits, opened
-from tests.browsing import SOON_MS, chromium
+from tests.browsing import NewPage
 from tests.training.trainer.inputs.world import Watch, World
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +23,11 @@ def watch() -> Watch:
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_the_field_that_has_changed_is_first_and_shown_now_and_before(
-    browser: Browser, rig: Rig, watch: Watch, width: int, height: int
+    new_page: NewPage, rig: Rig, watch: Watch, width: int, height: int
 ) -> None:
     rig.service.watchers = (watch.inputs,)
     rig.post()
-    for page, dialog in opened(browser, rig, width, height, "Inputs", "Whether the records are as before"):
+    for page, dialog in opened(new_page, rig, width, height, "Inputs", "Whether the records are as before"):
         expect(dialog.locator("#inputs-says")).to_contain_text("One field is other than before")
         first = dialog.locator("table.inputs tbody tr").first
         expect(first.locator("th")).to_have_text("price_0")
@@ -50,12 +43,11 @@ def test_the_field_that_has_changed_is_first_and_shown_now_and_before(
         fits(page, dialog)
 
 
-def test_the_moments_are_those_of_the_clock_of_who_looks(browser: Browser, rig: Rig, watch: Watch) -> None:
+def test_the_moments_are_those_of_the_clock_of_who_looks(new_page: NewPage, rig: Rig, watch: Watch) -> None:
     rig.service.watchers = (watch.inputs,)
     rig.post()
-    with serving(rig) as server, browser.new_context(timezone_id="Asia/Tokyo") as context:
-        page = context.new_page()
-        page.set_default_timeout(SOON_MS)
+    with serving(rig) as server:
+        page = new_page(timezone_id="Asia/Tokyo")
         page.goto(f"http://127.0.0.1:{server.port}")
         page.get_by_role("button", name="Inputs").click()
         until = datetime.fromisoformat(httpx.get(f"{page.url}data").json()["until"])

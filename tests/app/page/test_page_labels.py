@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from millrace.app.api.routes import events
 from tests.app.api_rig import P0, Rig, serving
-from tests.browsing import SOON_MS, chromium
+from tests.browsing import NewPage
 
 COVERED = """() => [...document.querySelectorAll("#charts button, #charts select")].filter((button) => {
     button.scrollIntoView({ block: "center" });
@@ -18,14 +18,8 @@ SLICE = {"records": 9, "values": {}, "lowest": {}, "highest": {}, "cumulative": 
 PROBLEM = {"problem": "lost", "what": "Kafka had no more of it.", "since": "2026-11-21T03:00:00Z", "fix": "Look at it."}
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def page(browser: Browser, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+def page(new_page: NewPage, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """Open the page of a service that has a problem, and everything to look at beside the metric."""
     rig.produce(P0, 16)
     rig.learn_all()
@@ -40,8 +34,7 @@ def page(browser: Browser, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterato
         route.fulfill(json=told)
 
     with serving(rig) as server:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page()
         page.route("**/status", with_all)
         page.goto(f"http://127.0.0.1:{server.port}")
         for name in ("How true", "For whom", "Served", "Inputs"):

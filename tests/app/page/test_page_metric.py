@@ -4,29 +4,22 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.app.api_rig import P0, Rig, serving
-from tests.browsing import SOON_MS, chromium, grave
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+from tests.browsing import NewPage, grave
 
 
 @pytest.fixture
-def page(browser: Browser, rig: Rig) -> Iterator[Page]:
+def page(new_page: NewPage, rig: Rig) -> Iterator[Page]:
     """Open the page of a service that has scored some records."""
     rig.produce(P0, 16)
     rig.learn_all()
     rig.post()
     with serving(rig) as server:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page()
         page.goto(f"http://127.0.0.1:{server.port}")
-        expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+        expect(page.locator("#name")).to_have_text("clicks")
         yield page
 
 

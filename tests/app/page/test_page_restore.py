@@ -3,20 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from millrace.training.checkpoints import SaveReason
 from tests.app.api_rig import Rig, serving
-from tests.browsing import SOON_MS, chromium
+from tests.browsing import NewPage
 
 MADE = "2026-11-21T03:00:00.000Z"
 PLAN = {"as_of": MADE, "created_at": MADE, "step": 1, "replayed": 5, "skipped": 0, "gone": 0}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -26,7 +20,7 @@ def restores() -> list[Route]:
 
 
 @pytest.fixture
-def page(browser: Browser, rig: Rig, restores: list[Route]) -> Iterator[Page]:
+def page(new_page: NewPage, rig: Rig, restores: list[Route]) -> Iterator[Page]:
     """Open the page of a service with two checkpoints, and have checkpoint 1 restored by clicks."""
     rig.publish(SaveReason.INTERVAL, 0)
 
@@ -37,8 +31,7 @@ def page(browser: Browser, rig: Rig, restores: list[Route]) -> Iterator[Page]:
             route.fulfill(json=PLAN)
 
     with serving(rig) as server:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page()
         page.route("**/restore*", answer)
         page.goto(f"http://127.0.0.1:{server.port}")
         with page.expect_request("**/restore?wait=60s"):

@@ -3,27 +3,21 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from millrace.training.telemetry.calibration.figures import CalibrationBin, CalibrationFigures, WorstRecord
 from millrace.training.trainer.served.figures import ServedFigures
 from millrace.training.trainer.slices.figures import SliceFigures
 from tests.app.api_rig import Rig, serving
-from tests.browsing import SOON_MS, chromium, grave
+from tests.browsing import NewPage, grave
 
 BINS = (CalibrationBin(100, 0.75, 0.5),)
 TEN = tuple(CalibrationBin(1000, at / 20, at / 20 + 0.01) for at in range(10))
 QUANTILES = ("p05", "p25", "p50", "p75", "p95")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 def opened(
-    browser: Browser,
+    new_page: NewPage,
     rig: Rig,
     width: int,
     height: int,
@@ -32,8 +26,7 @@ def opened(
 ) -> Iterator[tuple[Page, Locator]]:
     """Open the page, and a dialog on it by a key."""
     with serving(rig) as server:
-        page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
-        page.set_default_timeout(SOON_MS)
+        page = new_page(width=width, height=height)
         page.goto(f"http://127.0.0.1:{server.port}")
         page.get_by_role("button", name=button).press("Enter")
         yield page, page.get_by_role("dialog", name=name)
@@ -51,12 +44,12 @@ def fits(page: Page, dialog: Locator) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_probabilities_stand_beside_what_came_true(browser: Browser, rig: Rig, width: int, height: int) -> None:
+def test_probabilities_stand_beside_what_came_true(new_page: NewPage, rig: Rig, width: int, height: int) -> None:
     rig.calibration = CalibrationFigures(
         answers=10_000, error=0.01, cumulative_error=0.02, bins=TEN, predicted={"1": 0.225}, observed={"1": 0.235}
     )
     rig.post()
-    for page, dialog in opened(browser, rig, width, height):
+    for page, dialog in opened(new_page, rig, width, height):
         expect(dialog.locator("#truth-says")).to_have_text(
             "Over the last 10,000 answers their probabilities are 1.0 points off what came true, as a mean; 2.0 since "
             "the beginning. 22.5 % was predicted, 23.5 % came true."
@@ -68,7 +61,7 @@ def test_probabilities_stand_beside_what_came_true(browser: Browser, rig: Rig, w
         fits(page, dialog)
 
 
-def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Browser, rig: Rig) -> None:
+def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(new_page: NewPage, rig: Rig) -> None:
     rig.calibration = CalibrationFigures(
         answers=100,
         error=0.25,
@@ -79,7 +72,7 @@ def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Br
         confusion={"0": {"0": 48, "1": 12}, "1": {"0": 2, "1": 38}},
     )
     rig.post()
-    for page, dialog in opened(browser, rig, 390, 844):
+    for page, dialog in opened(new_page, rig, 390, 844):
         table = dialog.locator("table.confusion")
         expect(table.locator("tbody tr").nth(0).locator("td")).to_have_text(["48", "12"])
         expect(table.locator("tbody th")).to_have_text(["0", "1"])
@@ -88,7 +81,7 @@ def test_classes_are_a_table_of_answers_and_numbers_one_of_quantiles(browser: Br
         worst = (WorstRecord("clicks:0", 1234, 9.5),)
         rig.calibration = CalibrationFigures(answers=100, predicted=of, observed=of, residuals=of, worst=worst)
         rig.post()
-        expect(dialog.locator("tbody tr")).to_have_count(6, timeout=SOON_MS)
+        expect(dialog.locator("tbody tr")).to_have_count(6)
         expect(dialog.locator("tbody tr").nth(4).locator("td")).to_have_text(["4.000"] * 3)
         expect(dialog.locator("tbody tr").nth(5)).to_contain_text("clicks:0:1234")
         fits(page, dialog)
@@ -106,7 +99,7 @@ def sliced(records: int, auc: float) -> SliceFigures:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig: Rig, width: int, height: int) -> None:
+def test_slices_are_a_table_by_field_the_worst_first(new_page: NewPage, rig: Rig, width: int, height: int) -> None:
     rig.slices = {
         "all": sliced(10_000, 0.71),
         "country=DE": sliced(900, 0.55),
@@ -114,7 +107,7 @@ def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig
         "country=FR": sliced(9_100, 0.73),
     }
     rig.post()
-    for page, dialog in opened(browser, rig, width, height, "For whom", "For whom the answers are right"):
+    for page, dialog in opened(new_page, rig, width, height, "For whom", "For whom the answers are right"):
         tables = dialog.locator("table")
         expect(tables).to_have_count(2)
         expect(tables.nth(0).locator("tbody th")).to_have_text(["DE", "FR", "all"])
@@ -126,7 +119,7 @@ def test_slices_are_a_table_for_each_field_the_worst_first(browser: Browser, rig
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_served_versions_stand_beside_the_model_in_training(
-    browser: Browser, rig: Rig, width: int, height: int
+    new_page: NewPage, rig: Rig, width: int, height: int
 ) -> None:
     def version(records: int, auc: float) -> ServedFigures:
         one = sliced(records, auc)
@@ -143,7 +136,7 @@ def test_served_versions_stand_beside_the_model_in_training(
 
     rig.served = {"9": version(100, 0.7), "10": version(900, 0.72)}
     rig.post()
-    for page, dialog in opened(browser, rig, width, height, "Served", "What the served versions score"):
+    for page, dialog in opened(new_page, rig, width, height, "Served", "What the served versions score"):
         expect(dialog.locator("tbody th")).to_have_text(["10", "9"])
         expect(dialog.locator("tbody tr").nth(0).locator("td").nth(1)).to_have_text(
             "0.7200.700 – 0.740; in training 0.750"
@@ -152,12 +145,12 @@ def test_served_versions_stand_beside_the_model_in_training(
         fits(page, dialog)
 
 
-def test_without_answers_there_is_nothing_to_open(browser: Browser, rig: Rig) -> None:
+def test_without_answers_there_is_nothing_to_open(new_page: NewPage, rig: Rig) -> None:
     rig.post()
     with serving(rig) as server:
-        page = browser.new_page()
+        page = new_page()
         page.goto(f"http://127.0.0.1:{server.port}")
-        expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
+        expect(page.locator("#tick")).to_contain_text("it adds up")
         expect(page.locator("#how-true")).to_be_hidden()
         expect(page.locator("#for-whom")).to_be_hidden()
         expect(page.locator("#by-version")).to_be_hidden()
