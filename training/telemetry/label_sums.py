@@ -173,9 +173,9 @@ class LabelSums:
         labels = labels[::step]
         w = np.ones(len(labels)) if weights is None else weights[::step].astype(np.float64)
         if kind is Labels.CLASSES:
-            # Clipped: bincount refuses negative labels, and allocates as much as the greatest one says.
-            numbers = np.clip(labels.reshape(len(labels), -1).astype(np.int64), 0, MOST_CLASSES)
-            counts = np.bincount(numbers.reshape(-1), np.repeat(w, numbers.shape[1]))
+            # Clipped: bincount allocates as much as the greatest label says. A negative one is of no class.
+            numbers = np.minimum(labels.reshape(len(labels), -1).astype(np.int64), MOST_CLASSES)
+            counts = np.bincount(np.maximum(numbers, 0).ravel(), (w[:, None] * (numbers >= 0)).ravel())
             return cls(len(labels), float(w.sum()), classes=counts / numbers.shape[1])
         flat = labels.reshape(len(labels), -1)
         return cls(

@@ -257,6 +257,12 @@ def test_a_class_that_appears_later_joins_the_sums() -> None:
     assert sums.shares.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 0.25]
 
 
+def test_a_negative_label_is_counted_and_is_of_no_class() -> None:
+    sums = LabelSums.over(Labels.CLASSES, np.array([[0, -1], [-1, 2]]), np.array([3.0, 1.0]))
+    assert (sums.rows, sums.weight) == (2, 4.0)
+    assert sums.shares.tolist() == [0.375, 0, 0.125]
+
+
 def test_labels_of_one_value_are_guessed_without_loss() -> None:
     for loss, labels in (("binary_crossentropy", np.ones((ROWS, 1))), ("mse", np.full((ROWS, 1), 2.0))):
         plan = planned(loss, ["accuracy"], labels)
