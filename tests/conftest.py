@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from millrace.app.tools.local_broker import LocalBroker
+from millrace.app.tools.local_broker import broker as local_broker
 from millrace.app.tools.local_broker.broker import HOST, SINGLE_NODE, free_port, ready_cluster
 from millrace.consumers.suggested_command import name_config
 from tests import lanes
@@ -82,6 +83,9 @@ def pytest_configure() -> None:
 
     Nor let Kafka optimize what it runs for minutes at most: that is a third of the work of its start.
     """
+    # Lanes draw ports of their own: one that a lane was given may be free until something is started again on it.
+    lane, lanes = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    local_broker._FREE_PORTS = local_broker._FREE_PORTS[int(lane.removeprefix("gw")) :: int(lanes)]
     gc.disable()
     mock.patch.object(ast, "parse", _uncollected(ast.parse)).start()
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -16,7 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.durations import ROOT, file_of, recorded, seconds_of
 
 _LONG_S, _UNKNOWN_S = 40.0, 5.0
-_SHARES = ('scope="module"', "scope='module'")
+_SHARES = ('scope="module"', "scope='module'", "new_page: NewPage")
+"""By these words a file shares something: a fixture of its own, or the browser."""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc] # it has no types

@@ -91,7 +91,7 @@ def test_a_figure_of_the_ledger_stays_until_it_is_wrong_by_half() -> None:
 
 def test_make_test_leaves_out_what_is_long_by_the_ledger_but_for_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     law = "tests/properties/test_lives.py::TestLivesMachine::runTest"
-    monkeypatch.setattr(durations, "recorded", lambda: {f"{READS}::test_a": 1.6, f"{READS}::test_b": 1.5, law: 11.0})
+    monkeypatch.setattr(durations, "recorded", lambda: {f"{READS}::test_a": 1.1, f"{READS}::test_b": 1.0, law: 11.0})
     assert durations.is_long(f"{READS}::test_a")
     assert not any(map(durations.is_long, (f"{READS}::test_b", f"{READS}::test_unknown", law)))
 

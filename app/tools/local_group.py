@@ -67,10 +67,7 @@ class Plan:
 
 def plan_of(config: Path, workers: int, *, in_terminal: bool, free: Callable[[int], bool] = is_free) -> Plan:
     """Return the places of so many workers of this config; ConfigError where the config does not suit a group."""
-    addresses: list[str] = []
-    while len(addresses) < workers:
-        if (address := f"{HOST}:{free_port()}") not in addresses:
-            addresses.append(address)
+    addresses = [f"{HOST}:{free_port()}" for _ in range(workers)]
     common = {f"{_SCALE}WORKERS": str(workers), f"{_SCALE}ADDRESSES": ",".join(addresses)}
     settings = load(config, with_own(common)).settings
     if in_terminal and settings.logs.format == "auto":
@@ -79,7 +76,7 @@ def plan_of(config: Path, workers: int, *, in_terminal: bool, free: Callable[[in
     for index in range(workers):
         variables = {**common, f"{_SCALE}INDEX": str(index)}
         if index:
-            port = _next_free(port, free)
+            port = _next_free(port, lambda port: f"{HOST}:{port}" not in addresses and free(port))
             variables |= {_LISTEN: _with_port(settings, port), _PROBES: "null"}
         name = Membership(index=index, addresses=addresses, timeout_s=settings.scale.timeout).name
         page = f"{settings.api.scheme}://{_with_port(settings, port)}/"

@@ -5,7 +5,6 @@ The model has a table of what it learnt, by the number of each record; so its la
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from millrace.app.tools.local_broker.broker import free_port
 from millrace.app.tools.prove.checkpoint_reader import Shelf
 from millrace.training.checkpoints.folder import Folder
 from tests.conftest import MakeTopic, Produce, WaitFor
@@ -276,12 +276,6 @@ def running(config: Path, port: int) -> Iterator[Service]:
         process.terminate()
         process.wait(60)
         process.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_silence_is_not_taken_for_no_until_a_person_says_so(

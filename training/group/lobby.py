@@ -9,11 +9,13 @@ Owns the chief's listener and one connection for each member, closed at the end.
 """
 
 import json
+import os
 import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from millrace.training.errors import GroupError
 from millrace.training.group.membership import Membership
@@ -35,6 +37,8 @@ def wait_for_all(membership: Membership, look: Look) -> None:
     if membership.is_chief:
         _receive_all(membership, look)
         return
+    # TensorFlow would find it taken in the meeting, where the others wait in vain.
+    _listener(*_place(membership.addresses[membership.index]), beside_another=True).close()
     look((0,))
     while not _join_chief(membership, look):
         look((0,))
@@ -62,16 +66,24 @@ def _receive_all(membership: Membership, look: Look) -> None:
         room.tell(_GO)
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """Listen where TensorFlow will: on all interfaces, but for a group on one machine."""
+def _listener(host: str, port: int, *, beside_another: bool = False) -> socket.socket:
+    """Listen where TensorFlow will: on all interfaces, but for a group on one machine.
+
+    As TensorFlow's, it may stand beside one that another process leaves at this moment, with `beside_another`.
+    """
+    listen = partial(socket.create_server, reuse_port=beside_another)
     try:
         if host in _LOOPBACK:
-            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+            return listen((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+            return listen(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return listen(("", port))
     except OSError as error:
-        raise GroupError(f"scale.port: cannot listen on {port} for the other workers: {error.strerror}") from error
+        why = os.strerror(error.errno or 0)  # its own text has the address again
+        raise GroupError(
+            f"cannot listen on port {port} for the other workers: {why}; end what listens there, or choose another one "
+            "by scale.port or scale.addresses"
+        ) from error
 
 
 class _Room:

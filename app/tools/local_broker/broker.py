@@ -37,6 +37,8 @@ _STOP_S = 15.0
 _FORMAT_S = 60.0
 # Below the ports that systems give to clients: a client that reconnects in a loop could take the broker's own port.
 _FREE_PORTS = range(20_000, 32_000)
+_given = set[int]()
+"""The free ports that this process was given: nobody may listen on one yet."""
 
 HOST = "127.0.0.1"
 
@@ -258,9 +260,10 @@ def _new_cluster_id() -> str:
 
 
 def free_port(besides: int = 0) -> int:
-    """Return a port on loopback that no program listens on and that is not `besides`."""
+    """Return a port on loopback that no program listens on, never the same twice, and that is not `besides`."""
     for port in random.Random(os.urandom(8)).sample(_FREE_PORTS, 100):  # noqa: S311 - no secret
-        if port != besides and is_free(port):
+        if port != besides and port not in _given and is_free(port):
+            _given.add(port)
             return port
     raise PortTakenError(f"no free port found on {HOST}; choose one with --port")
 

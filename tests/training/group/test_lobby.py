@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from millrace.app.tools.local_broker.broker import free_port
+from millrace.training.errors import GroupError
 from millrace.training.group.lobby import _Room, wait_for_all
 from millrace.training.group.membership import Membership
 
@@ -84,6 +85,17 @@ def test_all_go_when_the_last_has_come_whoever_came_first(first: int) -> None:
         assert not any(one.went for one in members)
         members.append(make(2))
         assert all(one.end() for one in members)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_port_that_another_program_has_taken_is_named_before_anybody_is_waited_for(index: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        addresses = [f"127.0.0.1:{free_port()}"] * index + [f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"]
+        looked = list[object]()
+        with pytest.raises(GroupError, match=f"cannot listen on port {port} .* in use; end what listens there, or"):
+            wait_for_all(Membership(index=index, addresses=addresses, timeout_s=5.0), looked.append)
+    assert looked == []
 
 
 def test_without_a_chief_the_chief_is_missing() -> None:
