@@ -34,6 +34,7 @@ class Lengths:
     balance_rows: int = 2_000_000
     windows_rounds: int = 5
     formats_rounds: int = 15
+    eyes_pairs: int = 60
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
     poisoned_stream_records: int = 2_000_000
@@ -106,6 +107,7 @@ QUICK = Lengths(
     balance_rows=16_384,
     windows_rounds=1,
     formats_rounds=2,
+    eyes_pairs=1,
     poisoned_records=8_192,
     poisoned_rounds=1,
     joined_streams_records=50_000,
@@ -266,7 +268,7 @@ def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
         ServiceCase(
             "eyes",
             "eyes.py",
-            {"rounds": lengths.formats_rounds, "records": lengths.decode_records},
+            {"rounds": lengths.formats_rounds, "pairs": lengths.eyes_pairs, "records": lengths.decode_records},
             {name: name for name in ("eyes_of_plain", "slices_of_plain")},
         ),
         ServiceCase(
