@@ -5,8 +5,8 @@ thread: without any watcher, in a call that returns no answers; with the calibra
 which are always on; and with slices by two fields besides, of which the model sees none. Event times are those of a
 stream of 100,000 records a second. The inputs are compared every four seconds of event time, so the same records as a
 backlog of a stream of 1,000 a second, `replayed`, cost more. Time is that of the CPU, and the ratio of two turns
-scatters by a tenth: the two ways whose ratio has a bar take turns in `pairs` of further ones. `in_watchers` is the share
-of a turn that is spent in what watches, which leaves out that the call returns answers.
+scatters by a tenth: the two ways whose ratio has a bar take turns in `pairs` of further ones. `in_watchers` is the
+share of a turn that is spent in what watches, which leaves out that the call returns answers.
 
 `in_group` is what a group of two pays besides, once a second at 100,000 records a second: the bytes of what a worker
 has seen, the milliseconds to gather and pack them, and those that the chief takes to add them to its own.
