@@ -22,8 +22,9 @@ from millrace.app.tools.local_broker import (
     LocalBroker,
     LocalBrokerError,
     PortTakenError,
+    broker,
 )
-from millrace.app.tools.local_broker.broker import ready_cluster, server_properties
+from millrace.app.tools.local_broker.broker import free_port, ready_cluster, server_properties
 from millrace.app.tools.local_broker.jars import JarSet, cached_jars, kafka_jars
 from millrace.consumers.errors import ConfigError
 
@@ -149,6 +150,11 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is taken .* --port"):
             LocalBroker(tmp_path, port=port).start()
+
+
+def test_no_port_is_given_twice_though_nothing_listens_on_it_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_FREE_PORTS", range(18_000, 18_100))
+    assert len({free_port() for _ in range(50)}) == 50
 
 
 def test_a_broker_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
