@@ -27,8 +27,8 @@ EDITABLE = $(PIP) install --quiet --no-deps --no-build-isolation -e .
 ZIG_VERSION := 0.17.1
 ZIG = $(abspath $(BIN))/uv tool run --quiet --from ziglang==$(ZIG_VERSION) python-zig cc
 
-# All that is locked by uv, which takes a quarter of pip's time; by pip where that names an index, of which uv would not
-# know, or where uv fails. uv itself is taken out of the lock.
+# uv installs what is locked, in a quarter of pip's time; pip does where its configuration names an index, which uv does
+# not read, and where uv fails. pip installs uv before, as it is locked.
 PIP := $(BIN)/python -m pip
 LOCKED := --require-hashes -r requirements/dev.lock
 UV_ALONE := sed -n '/^uv==/,/[^\\]$$/p' requirements/dev.lock | $(PIP) install --quiet --require-hashes -r /dev/stdin

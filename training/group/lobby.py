@@ -69,7 +69,7 @@ def _receive_all(membership: Membership, look: Look) -> None:
 def _listener(host: str, port: int, *, beside_another: bool = False) -> socket.socket:
     """Listen where TensorFlow will: on all interfaces, but for a group on one machine.
 
-    As TensorFlow's, it may stand beside one that another process leaves at this moment, with `beside_another`.
+    With `beside_another` it may share the port with one of TensorFlow's, as that of a process that is just ending.
     """
     listen = partial(socket.create_server, reuse_port=beside_another)
     try:

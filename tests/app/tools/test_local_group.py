@@ -11,6 +11,7 @@ import pytest
 
 from millrace.app.settings import load
 from millrace.app.settings.environment import with_own
+from millrace.app.tools import local_group
 from millrace.app.tools.local_group import FORCED, Plan, StopSignals, Worker, plan_of, run_group
 from millrace.consumers.errors import ConfigError
 from millrace.training.telemetry.group_report import CHIEF
@@ -63,6 +64,14 @@ def test_the_chief_has_the_port_of_the_config_and_the_others_the_next_free_ones(
     assert [one.probes for one in found] == ["127.0.0.1:8101", None, None, None]
     assert [place.page for place in places] == [f"http://{one.listen}/" for one in found]
     assert [place.name for place in places] == ["chief", "worker 1", "worker 2", "worker 3"]
+
+
+def test_no_page_has_a_port_on_which_the_group_is_to_meet(
+    config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_group, "free_port", iter((8101, 8103)).__next__)
+    places = planned(config('api: {listen: "127.0.0.1:8100"}\n'), 2).places
+    assert [place.page for place in places] == ["http://127.0.0.1:8100/", "http://127.0.0.1:8102/"]
 
 
 def test_a_batch_that_the_workers_cannot_share_is_refused_before_one_starts(config: Callable[[str], Path]) -> None:
