@@ -88,6 +88,8 @@ class GroupService(Service):
             return None
         if isinstance(self.error, GroupError):
             goes_on = self.error.retriable or self.error.exit_code == 1
+            if goes_on and trainer is None:
+                log.error("%s", self.error)  # nobody else says why it begins again
         else:
             goes_on = self.error is None and isinstance(trainer, GroupTrainer) and bool(trainer.left_by)
         saved = self.board.latest is not None and self.board.latest.saves > 0
