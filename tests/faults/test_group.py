@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -80,7 +81,12 @@ def test_a_chief_waits_for_who_is_missing_or_dies_before_the_meeting_and_both_sh
         group.chief.wait_for(lambda: group.chief.status().get("verdict") == missing, "it names worker 1")
         assert group.chief.ready()
 
-        group.start(1, failpoints="group.before_meeting=kill")
+        host, port = group.addresses[1].split(":")
+        with socket.create_server((host, int(port))):
+            group.start(1, failpoints="group.before_meeting=kill")
+            taken = f"cannot listen on port {port} for the other workers"
+            group.member(1).wait_for(lambda: taken in group.member(1).log(), "worker 1 says why it begins again")
+            assert group.chief.status().get("verdict") == missing
         late = "the group did not meet within 12 s"
         group.chief.wait_for(lambda: group.member(1).alive is False, "worker 1 has died")
         assert group.chief.ready()  # probes are answered while the runtime waits

@@ -109,14 +109,14 @@ class GroupOfProcesses(WhatAGroupLearns):
     ) -> None:
         """With `cold_again`, who begins again replaces itself by a new Python, as users' workers do."""
         self._cold_again = cold_again
-        addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
         self.projects = [
             Project(
                 path / f"member-{index}",
                 topic,
                 **{
                     **sections,
-                    "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": timeout},
+                    "scale": {"workers": workers, "index": index, "addresses": self.addresses, "timeout": timeout},
                 },
             )
             for index in range(workers)
