@@ -80,24 +80,18 @@ house: $(READY)
 	$(BIN)/python -m pytest -q tests/house
 
 # In three processes beside each other, also on two cores: while one waits, as for Kafka or for a process that it has
-# told to end, the two others keep the cores busy. LANES=0 is one process. `make test` and `make test-rest` are together
-# everything but the rules of the house, which `make check` runs, and what repeats a claim with other parameters, which
-# `make test-nightly` runs. Each leaves the durations of its tests in build/tests, and build/rows.json holds the outcomes
-# of the rows.
-.PHONY: test-all test-rest test-nightly test-changed durations
+# told to end, the two others keep the cores busy. LANES=0 is one process. WHOLE=1 is everything but the rules of the
+# house, which `make check` runs, and what repeats a claim with other parameters, which `make test-nightly` runs. Each
+# leaves the durations of its tests in build/tests, and build/rows.json holds the outcomes of the rows.
+.PHONY: test-nightly test-changed durations
 LANES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/house \
 	--junitxml build/tests/$@.xml -p tests.faults.matrix.rows --rows build/rows.json
-test: $(READY) ## Before each push: all in process, and each law by one test of real processes
-	$(PYTEST) -m "(not slow or law) and not nightly"
+test: $(READY) ## Before each push: all in process, and each law by real processes; with WHOLE=1 all that the gate tests
+	$(PYTEST) -m "$(if $(WHOLE),not nightly,(not slow or law) and not nightly)"
 
-test-rest: $(READY) ## What `make test` leaves out: real processes that are killed, broken and restarted in every way
-	$(PYTEST) -m "slow and not law and not nightly" --keep-rows
-
-test-nightly: $(READY) ## What repeats a claim of `make test-rest` with other parameters, or more often
+test-nightly: $(READY) ## What repeats a claim of `make test WHOLE=1` with other parameters, or more often
 	$(PYTEST) -m "nightly" --keep-rows
-
-test-all: test test-rest ## All tests that show a claim, with Kafkas of their own; the outcomes of the rows go to build/rows.json
 
 # What differs from this commit or branch, as in `make test-changed BASE=main`.
 BASE ?= HEAD
@@ -106,8 +100,8 @@ test-changed: $(READY) ## What of `make test` a change can reach, and the laws; 
 	$(BIN)/python -m tests.changed $(BASE) > build/changed.txt
 	$(PYTEST) -m "(not slow or law) and not nightly" --keep-rows $$(cat build/changed.txt)
 
-durations: $(READY) ## Write how long the tests of the last `make test-all` took into tests/durations.json; on a quiet machine
-	$(BIN)/python -m tests.durations build/tests/test.xml build/tests/test-rest.xml
+durations: $(READY) ## Write how long the tests of the last `make test` took into tests/durations.json; on a quiet machine
+	$(BIN)/python -m tests.durations build/tests/test.xml
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize
@@ -144,7 +138,7 @@ kills-group: $(READY) ## Kill, stop and drain the workers of a group of 2, then 
 chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 10 of a group, 6 exact ones, 10 SIGTERMs (within 25 minutes)
 	$(BIN)/python -m tests.faults.campaigns.chaos
 
-chaos-short: $(READY) ## The same from the outcomes of the last `make test-all`: build/chaos.json, and what is broken
+chaos-short: $(READY) ## The same from the outcomes of the last `make test WHOLE=1`: build/chaos.json, and what is broken
 	$(BIN)/python -m tests.faults.campaigns.chaos --short --rows build/rows.json
 
 proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours); PARTS=kills,group for some

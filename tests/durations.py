@@ -1,6 +1,6 @@
 """The ledger of how long tests take, tests/durations.json: lanes are filled by it, and `make test` is short by it.
 
-    python -m tests.durations build/tests/*.xml        after `make test-all` on a quiet machine; `make durations`
+    python -m tests.durations build/tests/*.xml        after `make test WHOLE=1` on a quiet machine; `make durations`
 
 It holds the seconds of each test that takes a second, and of each file what its other tests take together. A figure
 stays until it is wrong by half, so that measuring again changes few lines.
@@ -33,7 +33,7 @@ def recorded() -> Durations:
 
 
 def is_long(test: str) -> bool:
-    """Whether the ledger says that this test is one for `make test-rest`.
+    """Whether the ledger says that this test is one for `make test WHOLE=1`.
 
     A test that it does not know is none, nor are the laws that are shown in process, however long that takes.
     """

@@ -1,4 +1,4 @@
-"""The recipes of tests: `make test` is short and shows every law, `make test-rest` is the rest, the gate shows all.
+"""The recipes of tests: `make test` is short and shows every law, and the gate shows all by `make test WHOLE=1`.
 
 `make test-nightly` runs what repeats a claim of the gate.
 """
@@ -26,11 +26,13 @@ LONGEST_LAW_S, WHOLE_S = 30.0, 750.0
 """What the test of a law may take, and all of `make test` one test after the other, in seconds of a lane of three."""
 
 
-def _selection(recipe: str) -> Expression:
-    """Return the expression by which a recipe of the Makefile selects tests."""
-    found = re.search(rf'^{recipe}: .*\n\t\$\(PYTEST\) -m "(.+?)"', MAKEFILE, re.MULTILINE)
+def _selection(recipe: str, *, whole: bool = False) -> Expression:
+    """Return the expression by which a recipe of the Makefile selects tests; `whole`: with WHOLE=1."""
+    found = re.search(
+        rf'^{recipe}: .*\n\t\$\(PYTEST\) -m "(?:\$\(if \$\(WHOLE\),(.+?),)?(.+?)\)?"', MAKEFILE, re.MULTILINE
+    )
     assert found is not None, recipe
-    return Expression.compile(found[1])
+    return Expression.compile(found[1] if whole else found[2])
 
 
 def _marks(nodes: list[ast.expr]) -> Iterator[str]:
@@ -63,12 +65,14 @@ def _selects(expression: Expression, marks: set[str] | frozenset[str]) -> bool:
     return expression.evaluate(lambda name, /, **_options: name in marks)
 
 
-def test_every_test_is_run_by_exactly_one_recipe_and_by_test_all_or_each_night() -> None:
+def test_every_test_is_run_by_the_gate_or_each_night_and_make_test_runs_some_of_the_gate() -> None:
     for marks in map(set, chain.from_iterable(combinations(MARKERS, size) for size in range(len(MARKERS) + 1))):
-        recipes = [name for name in ("test", "test-rest", "test-nightly") if _selects(_selection(name), marks)]
-        assert len(recipes) == 1, marks
-        assert (recipes == ["test-nightly"]) == ("nightly" in marks)
-    assert re.search(r"^test-all: test test-rest ", MAKEFILE, re.MULTILINE)
+        in_gate, each_night = (
+            _selects(_selection("test", whole=True), marks),
+            _selects(_selection("test-nightly"), marks),
+        )
+        assert (in_gate, each_night) == ("nightly" not in marks, "nightly" in marks), marks
+        assert in_gate or not _selects(_selection("test"), marks)
     assert re.search(r"^nightly: .*(\n\t.*)*\$\(MAKE\) test-nightly$", MAKEFILE, re.MULTILINE)
 
 
@@ -80,7 +84,7 @@ def test_the_rules_of_the_house_which_they_leave_out_are_run_by_make_check() -> 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_gate_shows_the_row(row: int) -> None:
-    assert [re.search(rf"\bmake {recipe} ", GATE) is not None for recipe in ("test", "test-rest")] == [True, True]
+    assert re.search(r"^time make test WHOLE=1 ", GATE, re.MULTILINE)
     assert [name for name, marks in _tests().items() if f"row({row})" in marks] != []
 
 
@@ -123,7 +127,7 @@ def _durations() -> Mapping[str, float]:
 
 
 def _of_browsers() -> set[str]:
-    """Return the files whose tests ask for a browser; they are left to `make test-rest`."""
+    """Return the files whose tests ask for a browser; they are left to `make test WHOLE=1`."""
     files = {file_of(name) for name in _tests()}
     return {file for file in files if "new_page: NewPage" in (ROOT / file).read_text()}
 

@@ -2,7 +2,7 @@
 
     python -m tests.faults.campaigns.chaos --out build/chaos.json            about 20 minutes
     python -m tests.faults.campaigns.chaos --full                         within 2 hours, with the soak beside the tests
-    python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, from what `make test-all` has left
+    python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, from what `make test WHOLE=1` left
     python -m tests.faults.campaigns.chaos --full --only kills,group       these parts, beside those that are there
 
 The short form takes its figures from the tests that have run; the others run campaigns of their own beside them. It
@@ -352,7 +352,7 @@ def prove(form: Form, seed: int, rows: Path | None, parts: frozenset[str], befor
 
 def _tests(rows: Path) -> Mapping[str, Any]:
     if not rows.exists():
-        raise SystemExit(f"{rows} is not there; `make test-all` writes it")
+        raise SystemExit(f"{rows} is not there; `make test WHOLE=1` writes it")
     tests: Mapping[str, Any] = json.loads(rows.read_text())["tests"]
     return tests
 
