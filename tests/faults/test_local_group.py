@@ -31,6 +31,7 @@ def test_one_command_runs_a_group_that_survives_the_kill_of_a_worker(stream: Mak
         group.assert_learnt_once()
 
 
+@pytest.mark.nightly  # in the gate other processes stand in for the trainers: the command ends with its chief
 def test_a_local_group_ends_by_itself_once_all_is_learnt(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(3)
     topic.write(500)

@@ -40,7 +40,13 @@ def test_it_cannot_be_shown():
 """
 
 
-@pytest.mark.parametrize("lanes", [[], ["-n", "2", "--dist", "loadfile"]], ids=["one process", "two lanes"])
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        pytest.param([], marks=pytest.mark.nightly, id="one process"),
+        pytest.param(["-n", "2", "--dist", "loadfile"], id="two lanes"),
+    ],
+)
 def test_each_test_that_stands_for_a_row_is_told_with_how_it_came_out(tmp_path: Path, lanes: list[str]) -> None:
     (tmp_path / "test_one.py").write_text(ONE)
     (tmp_path / "test_other.py").write_text(OTHER)

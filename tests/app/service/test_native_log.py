@@ -76,7 +76,7 @@ logging.getLogger("app.x").info("loaded")
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("level", ["info", pytest.param("debug", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("level", [pytest.param("info", marks=pytest.mark.nightly), "debug"])
 def test_with_tensorflow_loaded_every_line_of_the_log_is_json(level: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     code = CODE.format(level=level)

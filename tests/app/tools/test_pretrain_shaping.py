@@ -136,7 +136,12 @@ def live(settings: Settings, seed: int) -> tuple[Found, list[Shaper]]:
 
 
 @pytest.mark.parametrize(
-    ("shaping", "cache"), [("windows", None), ("resample", None), ("both", None), ("both", "memory")]
+    ("shaping", "cache"),
+    [
+        *(pytest.param(one, None, marks=pytest.mark.nightly) for one in ("windows", "resample")),
+        ("both", None),
+        ("both", "memory"),
+    ],
 )
 def test_a_pretraining_has_the_rows_of_a_live_run_and_ends_with_its_states(
     tmp_path: Path, shaping: str, cache: str | None

@@ -207,7 +207,7 @@ def offsets_of(source: ShardSource, settings: Settings) -> dict[int, list[int]]:
 
 
 @pytest.mark.row(35)
-@pytest.mark.parametrize("form", ["parquet", "tfrecord"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("tfrecord", marks=pytest.mark.nightly)])
 def test_the_newest_rows_of_each_partition_are_validated_on_and_never_all_of_one(
     tmp_path: Path, form: Format, capsys: pytest.CaptureFixture[str]
 ) -> None:

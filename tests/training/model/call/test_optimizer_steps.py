@@ -45,9 +45,9 @@ def model(optimizer: Make) -> Any:
 @pytest.mark.parametrize(
     ("replicas", "optimizer"),
     [
-        (1, both),
         (2, both),
-        # `both` accumulates and averages, on one replica and on two.
+        # `both` accumulates and averages, and two replicas do what one does.
+        pytest.param(1, both, marks=pytest.mark.nightly),
         *(pytest.param(replicas, accumulating, marks=pytest.mark.nightly) for replicas in (1, 2)),
         *(pytest.param(replicas, averaging, marks=pytest.mark.nightly) for replicas in (1, 2)),
     ],
@@ -68,7 +68,7 @@ def test_the_weights_are_those_of_plain_keras(learner_of: MakeLearner, optimizer
     assert max(np.max(np.abs(mine.numpy() - theirs.numpy())) for mine, theirs in slots) < 1e-6
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_checkpoint_in_the_middle_of_an_accumulation_is_exact(learner_of: MakeLearner, replicas: int) -> None:
     one = learner_of(partial(model, accumulating), replicas=replicas)
     other = learner_of(partial(model, accumulating), replicas=replicas)
