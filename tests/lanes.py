@@ -1,9 +1,9 @@
 """How the lanes of pytest-xdist share the tests: what one lane runs as a whole, and in which order they take it.
 
-A lane takes a whole file, because its tests may share what one of them has started, and together the files that share a
-trainer. Of a long file whose tests share nothing each test goes alone, so that no lane is still at such a file when the
-others are done. Lanes take one after the other: the longest of each folder first, and the folders evenly over the whole
-time, so that tests that wait for processes run beside tests that compute, and together they keep the cores busy.
+A lane takes a whole file, because its tests may share what one of them has started. Of a long file whose tests share
+nothing each test goes alone, so that no lane is still at such a file when the others are done. Lanes take one after the
+other: the longest of each folder first, and the folders evenly over the whole time, so that tests that wait for
+processes run beside tests that compute, and together they keep the cores busy.
 """
 
 from collections import defaultdict
@@ -16,8 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.durations import ROOT, file_of, recorded, seconds_of
 
 _LONG_S, _UNKNOWN_S = 40.0, 5.0
-_SHARES = ('scope="module"', "scope='module'", "new_page: NewPage")
-"""By these words a file shares something: a fixture of its own, or the browser."""
+_SHARES = ('scope="module"', "scope='module'", "new_page: NewPage", ": SharedTrainer")
+"""By these words a file shares something: a fixture of its own, the browser, or a trainer and its broker."""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc] # it has no types
@@ -28,17 +28,9 @@ class Shares(LoadScopeScheduling):  # type: ignore[misc] # it has no types
 
 
 def share_of(test: str) -> str:
-    """Return the name of what one lane runs as a whole: a test with all its parameters, a file, or some files."""
+    """Return the name of what one lane runs as a whole: a test with all its parameters, or a file."""
     file = file_of(test)
-    if _asks_for_a_shared_trainer(file):
-        return f"{file.rpartition('/')[0]}/of a shared trainer"
     return test.partition("[")[0] if _goes_by_test(file) else file
-
-
-@cache
-def _asks_for_a_shared_trainer(file: str) -> bool:
-    """Whether its tests use a trainer and a broker that each lane would start for itself, for the whole session."""
-    return "SharedTrainer" in (ROOT / file).read_text()
 
 
 @cache

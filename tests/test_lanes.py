@@ -12,13 +12,14 @@ from tests import changed, durations, lanes
 from tests.durations import Durations, merged
 
 KILLS, TOPICS, STOP = "tests/faults/test_kills.py", "tests/faults/test_topics.py", "tests/faults/test_stop.py"
-READS = "tests/app/api/test_reads.py"
+NETWORK, READS = "tests/faults/test_network.py", "tests/app/api/test_reads.py"
 RECORDED: Durations = {
     f"{KILLS}::test_one": 90.0,
     f"{TOPICS}::test_one[a]": 20.0,
     f"{TOPICS}::test_one[b]": 10.0,
     f"{TOPICS}::test_two": 50.0,
     STOP: 20.0,
+    NETWORK: 50.0,
     READS: 5.0,
 }
 
@@ -36,9 +37,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_lane_takes_a_whole_file_unless_it_is_long_and_shares_nothing() -> None:
     assert lanes.share_of(f"{READS}::test_one[a]") == READS
     assert lanes.share_of(f"{KILLS}::test_one") == KILLS, "its tests look at one campaign"
-    assert lanes.share_of("tests/faults/test_network.py::test_one") == lanes.share_of(
-        "tests/faults/test_writers.py::it"
-    )
+    assert lanes.share_of(f"{NETWORK}::test_one") == NETWORK, "its tests share a trainer"
     assert lanes.share_of(f"{TOPICS}::test_one[b]") == f"{TOPICS}::test_one"
     assert lanes.share_of(f"{TOPICS}::test_three") == f"{TOPICS}::test_three"
 

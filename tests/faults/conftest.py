@@ -41,12 +41,9 @@ def project(tmp_path: Path) -> MakeProject:
     return make
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def harmable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """Start a broker for this folder's own tests, to be harmed, with a proxy before it.
-
-    It ends with the last of them that a lane has in sequence, and so do the trainers: idle ones are work too.
-    """
+    """Start a broker for a file's own tests, to be harmed, with a proxy before it."""
     with Station(tmp_path_factory.mktemp("station")) as station:
         yield station
 
@@ -65,13 +62,13 @@ def _shared(station: Station, bootstrap: str, folder: Path) -> Iterator[SharedTr
             yield trainer
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def straight_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
     """Start a trainer that connects to the broker itself."""
     yield from _shared(harmable, harmable.straight, tmp_path_factory.mktemp("straight"))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def proxied_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
     """Start a trainer that connects to the broker through the proxy."""
     yield from _shared(harmable, harmable.proxied, tmp_path_factory.mktemp("proxied"))
