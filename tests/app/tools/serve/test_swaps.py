@@ -59,13 +59,19 @@ def test_requests_under_load_are_all_answered_by_the_version_that_they_name(tmp_
                 assert said == version
                 answered.add(version)
 
+        def has_answered(number: int) -> bool:
+            for each in asking:
+                if each.done():
+                    each.result()  # raises what was wrong with an answer
+            return number in answered
+
         with ThreadPoolExecutor(4) as pool:
             asking = [pool.submit(ask) for _ in range(4)]
             try:
-                server.wait_for(partial(answered.__contains__, 1))
+                server.wait_for(partial(has_answered, 1))
                 for number in range(2, 7):
                     exported(root, number)
-                    server.wait_for(partial(answered.__contains__, number))
+                    server.wait_for(partial(has_answered, number))
             finally:
                 ended.set()
             for each in asking:
