@@ -8,6 +8,7 @@ Owns the decoded chunks that wait for a place in a block. The assembler calls it
 the feed stops adding chunks at its bound of bytes.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -267,8 +268,9 @@ class EventTimeOrder:
     """Takes the oldest records first while they are far behind, and else chunks as they arrived.
 
     Otherwise the model would learn a month of one partition before the same month of another. A partition that lags
-    but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most.
-    (Each partition has its own portion of the hand-off, so the others cannot keep it out.)
+    but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most:
+    unless its last records were hardly older than the oldest that are here. (Each partition has its own portion of the
+    hand-off, so the others cannot keep it out.)
     """
 
     def __init__(
@@ -282,21 +284,29 @@ class EventTimeOrder:
         self._behind, self._slack_ms = behind, slack_s * 1000
         self._clock, self._wall = clock, wall
         self._missing_since: dict[Partition, float] = {}
+        self._reached_ms: dict[Partition, int] = {}
+        """The times of the last records that were taken."""
 
     def __call__(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
         """Return the partition to take from, or None while the policy waits for a missing one."""
         if not heads:
             return None
         oldest = min(heads, key=lambda partition: (_time_of(heads[partition]), partition))
-        if _time_of(heads[oldest]) > self._wall() * 1000 - self._slack_ms:
+        chunk = heads[oldest]
+        if _time_of(chunk) > self._wall() * 1000 - self._slack_ms:
             # Near the present nothing is waited for; a later backlog has the full patience again.
             self._missing_since.clear()
             return min(heads, key=lambda partition: heads[partition].fetched_at)
-        return None if self._is_missed(heads) else oldest
+        if self._is_missed(heads, _time_of(chunk)):
+            return None
+        if len(chunk):
+            self._reached_ms[oldest] = int(chunk.timestamps[-1])
+        return oldest
 
-    def _is_missed(self, heads: Mapping[Partition, Chunk]) -> bool:
-        now = self._clock()
-        missing = [partition for partition in self._behind() if partition not in heads]
+    def _is_missed(self, heads: Mapping[Partition, Chunk], oldest_ms: int) -> bool:
+        now, far_behind = self._clock(), oldest_ms - self._slack_ms
+        lagging = (partition for partition in self._behind() if partition not in heads)
+        missing = [partition for partition in lagging if self._reached_ms.get(partition, -math.inf) < far_behind]
         self._missing_since = {partition: self._missing_since.get(partition, now) for partition in missing}
         return any(now - since < PATIENCE_S for since in self._missing_since.values())
 

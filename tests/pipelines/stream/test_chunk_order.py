@@ -76,6 +76,15 @@ def test_a_partition_that_came_is_waited_for_again_when_it_is_missing_again() ->
     assert pick({P0: head(P0, 500)}) is None
 
 
+@pytest.mark.parametrize(("further_s", "waits"), [(SLACK_S - 1, False), (SLACK_S + 1, True)])
+def test_a_partition_that_is_missing_is_waited_for_only_if_the_others_are_much_further(
+    further_s: float, *, waits: bool
+) -> None:
+    pick = order({P0, P1})
+    assert pick({P0: head(P0, 899), P1: head(P1, 900)}) == P1
+    assert pick({P0: head(P0, 900 - further_s)}) == (None if waits else P0)
+
+
 def test_a_partition_without_lag_is_not_waited_for() -> None:
     assert order({P0})({P0: head(P0, 500)}) == P0
 
