@@ -9,10 +9,11 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import aiokafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, client
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, client, conn
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
@@ -252,3 +253,22 @@ def test_the_client_draws_no_number_of_pythons_shared_generator() -> None:
     before = random.getstate()
     client.random.shuffle([1, 2, 3])
     assert random.getstate() == before
+
+
+def test_a_connection_takes_in_a_whole_response_without_stopping_its_socket() -> None:
+    """It stops once it holds twice the limit."""
+    limits = list[int]()
+
+    def reader(*, limit: int, loop: asyncio.AbstractEventLoop) -> asyncio.StreamReader:
+        limits.append(limit)
+        return asyncio.StreamReader(limit=limit, loop=loop)
+
+    async def connect() -> None:
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            _, port = server.sockets[0].getsockname()
+            seen = mock.Mock(wraps=asyncio, StreamReader=reader)
+            with mock.patch.object(conn, "asyncio", seen), pytest.raises(KafkaConnectionError):
+                await AIOKafkaConnection("127.0.0.1", port).connect()
+
+    asyncio.run(connect())
+    assert limits == [options().fetch_total_bytes]
