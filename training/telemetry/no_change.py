@@ -102,28 +102,31 @@ class LastLabels:
         labels = labels.reshape(len(labels), -1)
         # Of a model whose labels had another shape before.
         self._last = {partition: last for partition, last in self._last.items() if last.shape == labels.shape[1:]}
-        # By place, then by offset: one key sorts many times as fast as two.
-        least = offsets.min()
-        order = np.argsort(places.astype(np.int64) * (offsets.max() - least + 1) + (offsets - least))
-        sorted_places = places[order]
-        firsts = np.flatnonzero(np.diff(sorted_places, prepend=-1)).tolist()
+        # By place, then by offset: one key sorts many times as fast as two. As a rule they come in this order.
+        key = places.astype(np.int64) * (np.ptp(offsets) + 1) + offsets
+        if not (key[1:] > key[:-1]).all():
+            order = np.argsort(key)
+            labels, weights, places = labels[order], weights[order], places[order]
+        firsts = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
+        before = np.empty(labels.shape)
+        before[1:] = labels[:-1]
         # Of many values an even selection is taken, as in the sums over labels.
-        chosen = np.arange(len(order)) % -(-labels.size // MOST_VALUES) == 0
-        known = dict[int, Floats]()
-        for first in firsts:
-            if (last := self._last.get(partitions[sorted_places[first]])) is not None:
-                known[first] = last
+        step, unpaired = -(-labels.size // MOST_VALUES), list[int]()
+        for first, after in zip(firsts, [*firsts[1:], len(labels)], strict=True):
+            partition = partitions[places[first]]
+            if (last := self._last.get(partition)) is not None:
+                before[first] = last
             else:
-                chosen[first] = False
-        for first, after in zip(firsts, [*firsts[1:], len(order)], strict=True):
-            self._last[partitions[sorted_places[first]]] = labels[order[after - 1]].astype(np.float64)
-        rows = np.flatnonzero(chosen)
-        if not len(rows):
-            return None
-        before = labels[order[rows - 1]].astype(np.float64)
-        for first, last in known.items():
-            before[rows == first] = last
-        return Pairs(labels[order[rows]].astype(np.float64), before, weights[order[rows]].astype(np.float64))
+                unpaired.append(first)
+            self._last[partition] = labels[after - 1].astype(np.float64)
+        chosen: slice | npt.NDArray[Any] = slice(None)
+        if step > 1 or unpaired:
+            chosen = np.delete(
+                np.arange(0, len(labels), step), [first // step for first in unpaired if not first % step]
+            )
+            if not len(chosen):
+                return None
+        return Pairs(labels[chosen].astype(np.float64), before[chosen], weights[chosen].astype(np.float64))
 
     def forget(self, partition: Partition) -> None:
         """Forget a partition whose topic was created again."""

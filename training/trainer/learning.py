@@ -36,15 +36,13 @@ from millrace.training.trainer.dependencies import TrainerOptions, TrainerReport
 from millrace.training.trainer.profiling import Profiling
 from millrace.training.trainer.save_figures import SaveFigures
 
+Mask = npt.NDArray[np.bool_]
 
-def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
-    """Sum up the rows of one call for the live metrics, without those whose update was not finite.
 
-    Each record is scored by the weights before its update.
-    """
+def sums_of(piece: Piece, learnt: Mask, plan: BaselinePlan, batch_size: int) -> Sums:
+    """Sum up the learnt rows of one call for the live metrics. Each is scored by the weights before its update."""
     rows, result = piece.rows, piece.lesson.result
-    present = _learnt(piece)
-    records = int(present.sum())
+    records = int(learnt.sum())
     # A train_step that reports no loss gives NaN for every batch; then no record counts as scored by loss.
     applied = result.finite & np.isfinite(result.losses)
     # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
@@ -52,14 +50,14 @@ def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
     sums = Sums(records, loss, records if applied.any() else 0, list(result.states))
     target = target_of(rows)
     if plan.labels is not Labels.NONE and target is not None:
-        labels, weights = target.numpy()[present], rows.weights.numpy()[present]
+        labels, weights = _of_rows(target, learnt), _of_rows(rows.weights, learnt)
         sums.labels = sums.weighted_labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
         if not (weights == 1.0).all():
             sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
     return sums
 
 
-def _learnt(piece: Piece) -> npt.NDArray[np.bool_]:
+def learnt_rows(piece: Piece) -> Mask:
     """Return which rows are present, and their update finite."""
     rows, culprits = piece.rows, piece.lesson.culprits.offsets
     offsets = rows.offsets.numpy()
@@ -71,22 +69,30 @@ def _learnt(piece: Piece) -> npt.NDArray[np.bool_]:
     return present
 
 
-def repeats_of(pieces: Sequence[Piece], facts: BlockFacts, live: LiveMetrics) -> Floats:
-    """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions."""
-    targets = [target_of(piece.rows) for piece in pieces]
+def _of_rows(column: Any, learnt: Mask) -> npt.NDArray[Any]:
+    """Return what a column of batches has of these rows; of all of them without a copy."""
+    array: npt.NDArray[Any] = column.numpy()
+    return array.reshape(-1, *array.shape[2:]) if learnt.all() else array[learnt]
+
+
+def repeats_of(pieces: Sequence[tuple[Piece, Mask]], facts: BlockFacts, live: LiveMetrics) -> Floats:
+    """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions.
+
+    Each piece comes with which of its rows are learnt.
+    """
+    targets = [target_of(piece.rows) for piece, _ in pieces]
     if not live.plan.repeats or not pieces or any(target is None for target in targets):
         return no_labels()
-    learnt = [_learnt(piece) for piece in pieces]
 
     def joined(columns: Iterable[Any]) -> npt.NDArray[Any]:
-        return np.concatenate([column.numpy()[rows] for column, rows in zip(columns, learnt, strict=True)])
+        return np.concatenate([_of_rows(column, rows) for column, (_, rows) in zip(columns, pieces, strict=True)])
 
     pairs = live.last_labels.follow(
         joined(targets),
-        joined(piece.rows.weights for piece in pieces),
+        joined(piece.rows.weights for piece, _ in pieces),
         {span.index: span.partition for span in facts.spans},
-        joined(piece.rows.partitions for piece in pieces),
-        joined(piece.rows.offsets for piece in pieces),
+        joined(piece.rows.partitions for piece, _ in pieces),
+        joined(piece.rows.offsets for piece, _ in pieces),
     )
     return no_labels() if pairs is None else pairs.sums(live.plan.repeats)
 
@@ -183,7 +189,7 @@ class Learning:
         facts = delivery.facts
         began = stepped = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
-        pieces: Sequence[Piece] = ()
+        pieces: Sequence[tuple[Piece, Mask]] = ()
         searched, scored = False, list[Sums]()
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
@@ -203,11 +209,11 @@ class Learning:
             stepped = self._clock()
             self.sizes.called(facts.batches, stepped - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
-            pieces = learnt.pieces
-            scored = [sums_of(piece, self._reports.live.plan, self.learner.batch_size) for piece in pieces]
+            live, pieces = self._reports.live, [(piece, learnt_rows(piece)) for piece in learnt.pieces]
+            scored = [sums_of(piece, rows, live.plan, self.learner.batch_size) for piece, rows in pieces]
             if scored:
                 # Of all pieces at once: a shuffle has dealt the records of a partition to several.
-                scored[-1].repeats = repeats_of(pieces, facts, self._reports.live)
+                scored[-1].repeats = repeats_of(pieces, facts, live)
             for sums in scored:
                 self._score(sums)
         for partition, offset in facts.unplaced:
@@ -222,9 +228,9 @@ class Learning:
         if watchers := self._reports.watchers:
             call = Call(
                 facts=facts,
-                rows=[(piece.rows, _learnt(piece)) for piece in pieces],
+                rows=[(piece.rows, rows) for piece, rows in pieces],
                 scored=scored,
-                outputs=[piece.lesson.result.outputs for piece in pieces],
+                outputs=[piece.lesson.result.outputs for piece, _ in pieces],
                 step=self._figures.step,
                 records=sum(self.ledger.learnt().values()),
             )
