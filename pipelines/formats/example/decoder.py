@@ -461,8 +461,8 @@ def _fixed(
         by_row = [(reason, np.logical_or.reduce(bad.reshape(rows, field.size), axis=1)) for reason, bad in faults]
         return _Read(lists.values.reshape(rows, *field.shape), by_row)
     absent = (lists.lengths == 0) & ~whole
-    column, _ = of_one_length(lists.values, lists.lengths, whole, field.size)
-    column = column.reshape(rows, *field.shape)
+    begins = np.cumsum(lists.lengths) - lists.lengths
+    column = of_one_length(lists.values, begins, whole, field.size).reshape(rows, *field.shape)
     found = [(Reason.WRONG_SHAPE, ~whole & ~absent), *_of_rows(faults, lists.lengths)]
     if default is None:
         return _Read(column, [(Reason.MISSING, absent), *found])

@@ -198,7 +198,7 @@ class JsonDecoder:
         """Read the columns of proven rows; `record` returns the record of one."""
 
         def infinity(row: int, field: Field) -> Reason:
-            return infinity_reason(record(row), steps_of(field))
+            return infinity_reason(record(row), self._paths.steps[field.source])
 
         return self._reader.read(self._paths.arrays(table), indices, infinity)
 
@@ -212,7 +212,7 @@ class ArrowPaths:
         self.asked: Mapping[str, AskedField] = asked_of(fields)
         self.schema = pa.schema([(name, _type(asked)) for name, asked in self.asked.items()])
         """The columns of a table of such records."""
-        self._steps = {field.source: steps_of(field) for field in fields}
+        self.steps = {field.source: steps_of(field) for field in fields}
 
     def arrays(self, table: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
         """Return the array of each field by source: its values, or lists of them, one dimension a list."""
@@ -220,7 +220,7 @@ class ArrowPaths:
             source: table.column(steps[0].name)
             if len(steps) == 1
             else _within(one_array(table.column(steps[0].name)), steps)
-            for source, steps in self._steps.items()
+            for source, steps in self.steps.items()
         }
 
 

@@ -120,12 +120,12 @@ def _tame(found: re.Match[bytes]) -> bytes:
 
 def infinity_reason(record: bytes, steps: tuple[PathStep, ...]) -> Reason:
     """Return the reason for an infinity in a field: written as such, or a finite number too large for the dtype."""
-    if b"Inf" not in without_strings(record):
+    if b"Inf" not in record:
         return Reason.OUT_OF_RANGE
     try:
         written = any(isinstance(value, _Literal) for value in _leaves(_decoder.decode(record.decode()), steps))
     except (ValueError, RecursionError):
-        return Reason.NOT_FINITE  # a spelling that `json` does not know, as Inf
+        written = b"Inf" in without_strings(record)  # a spelling that `json` does not know, as Inf
     return Reason.NOT_FINITE if written else Reason.OUT_OF_RANGE
 
 

@@ -12,7 +12,6 @@ nearest to 0.1 pass.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -133,33 +132,36 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     good = (lengths == shape[0]) & ~absent
     if good.all():
         return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
-    faults = ~good * np.uint8(Show.WRONG_SHAPE)
+    faults = np.zeros(len(array), np.uint8)
+    faults[~good] = Show.WRONG_SHAPE
     faults[absent] = Show.MISSING
-    column, begins = of_one_length(inner, lengths, good, shape[0])
-    if inner_faults is not None and inner_faults.any():
-        bad = np.flatnonzero(inner_faults > 0)
-        rows = (begins + lengths).searchsorted(bad, "right")
+    # To add lengths up takes longer than all of the rest, and `flatten` leaves out what nulls have.
+    begins = (
+        np.cumsum(lengths) - lengths if array.null_count else array.offsets.to_numpy()[:-1] - array.offsets[0].as_py()
+    )
+    if inner_faults is not None:
+        bad = np.flatnonzero(inner_faults != 0)
+        rows = begins.searchsorted(bad, "right") - 1
         np.maximum.at(faults, rows[good[rows]], inner_faults[bad[good[rows]]])
-    return column, faults
+    return of_one_length(inner, begins, good, shape[0]), faults
 
 
-def of_one_length(values: Column, lengths: Int64s, good: Mask, length: int) -> tuple[Column, Int64s]:
-    """Return a column of the good rows' elements, zeros in the others, and where each row's elements begin."""
-    begins = np.cumsum(lengths) - lengths
-    column: Column = np.zeros((len(lengths), length, *values.shape[1:]), values.dtype)
+def of_one_length(values: Column, begins: Int64s, good: Mask, length: int) -> Column:
+    """Return a column of the good rows' elements, which begin there; the other rows hold any value."""
+    column: Column = np.empty((len(good), length, *values.shape[1:]), values.dtype)
     bad = np.flatnonzero(~good)
-    if len(bad) > len(lengths) // _SPARSE:
+    if len(bad) > len(good) // _SPARSE:
         rows = np.flatnonzero(good)
         column[rows] = values[begins[rows][:, None] + np.arange(length)]
-        return column, begins
+        return column
     # The elements of the good rows between two bad ones follow each other.
     flat, first = column.reshape(-1, *values.shape[1:]), 0
-    for row in (*bad.tolist(), len(lengths)):
+    for row in (*bad.tolist(), len(good)):
         if row > first:
             begin = int(begins[first])
             flat[first * length : row * length] = values[begin : begin + (row - first) * length]
         first = row + 1
-    return column, begins
+    return column
 
 
 def read_lists(
@@ -226,7 +228,8 @@ def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
     faults: Faults | None = None
     if array.null_count:
         faults = nulls(array) * np.uint8(Show.MISSING)
-        array = array.fill_null(_filler(array.type))
+        # What nulls hold does not matter, so they need no value of their own: Arrow takes long to fill one in.
+        array = pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]], 0, array.offset)
     read: Column = array.to_numpy(zero_copy_only=False)
     column, wrong = read, _NO_FAULTS
     if read.dtype.kind == "f":
@@ -237,12 +240,6 @@ def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
         if shown.any():
             faults = shown if faults is None else np.maximum(faults, shown)
     return column, faults
-
-
-@cache
-def _filler(arrow: pa.DataType) -> pa.Scalar:
-    """Return a value for nulls, with its type: without one, Arrow looks for a package of time zones on each call."""
-    return pa.scalar(b"", arrow) if pa.types.is_binary(arrow) else pa.scalar(0, pa.int64()).cast(arrow)
 
 
 def _broken_rules(array: pa.Array, column: Column, field: Field) -> Iterator[Faults]:

@@ -64,18 +64,8 @@ def empty_rows(values: Sequence[bytes | None]) -> list[int]:
     if all(values):
         return []
     # How far the iterator has come tells the index: to count takes three times as long.
-    left, count = iter([*values]), len(values)
+    left, count = iter(values if isinstance(values, list) else [*values]), len(values)
     return [count - length_hint(left) - 1 for _ in filterfalse(None, left)]
-
-
-def without_nulls(values: Sequence[bytes | None]) -> Sequence[bytes]:
-    """Return the values with an empty one for each None."""
-    if not (empty := empty_rows(values)):
-        return values  # type: ignore[return-value]  # none is None
-    filled = [*values]
-    for row in empty:
-        filled[row] = b""
-    return filled  # type: ignore[return-value]  # the same
 
 
 def without_empty(values: Sequence[bytes | None]) -> tuple[Sequence[bytes], Int64s, list[Refusal]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, joined, without_nulls
+from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, empty_rows
 from millrace.pipelines.formats.shared.protocol import Refusal
 
 _LIBRARY = Path(__file__).with_name("libplain.so")
@@ -79,16 +79,18 @@ class PlainReader:
 
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
-        given = without_nulls(values)
-        text, begins = joined(given), begins_of(given)
-        if not given or len(text) > LARGEST:
+        lines = [*values, b""]  # so that the last one, too, ends with a newline
+        for row in empty_rows(values):
+            lines[row] = b""
+        text, begins = b"\n".join(lines), begins_of(lines)[:-1]  # type: ignore[arg-type]  # none is None
+        if not values or len(text) > LARGEST:
             return None
         try:
             table, verdicts = self.read(text, begins)
         except MemoryError:
             return None
-        if table.num_rows == len(given):
-            return PlainRows(table, np.arange(len(given)), np.empty(0, np.int64), ())
+        if table.num_rows == len(values):
+            return PlainRows(table, np.arange(len(values)), np.empty(0, np.int64), ())
         faulty = np.flatnonzero(verdicts > _PLAIN).tolist()
         refused = [Refusal(at, _REASONS[code]) for at, code in zip(faulty, verdicts[faulty].tolist(), strict=True)]
         return PlainRows(table, np.flatnonzero(verdicts == _PLAIN), np.flatnonzero(verdicts == _LEFT), refused)
