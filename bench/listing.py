@@ -8,6 +8,7 @@ before.
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 SPARE = 1.3
@@ -39,6 +40,7 @@ class Lengths:
     poisoned_rounds: int = 5
     poisoned_stream_records: int = 2_000_000
     poisoned_stream_rounds: int = 4
+    before_turns: int = 3
     reservoir_rows: int = 131_072
     planted_fields: int = 200
     planted_seeds: int = 20
@@ -116,6 +118,7 @@ QUICK = Lengths(
     on_arrival_s=3.0,
     poisoned_stream_records=400_000,
     poisoned_stream_rounds=1,
+    before_turns=1,
     reservoir_rows=16_384,
     planted_fields=16,
     planted_seeds=1,
@@ -188,12 +191,19 @@ def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
     }
 
 
-def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
-    """All there are."""
+def cases_of(lengths: Lengths, bootstrap: str, before: Path | None = None) -> list[ServiceCase]:
+    """All there are; those beside an earlier tree where there is one."""
     where = {"bootstrap": bootstrap}
     on = {form: {**where, "topic": f"bench-long-{form}"} for form in ("json", "raw")}
     fast = {"livez_p99_ms": "livez_p99_ms", "loop_lag_p99_ms": "loop_lag_p99_ms"}
+    beside = ServiceCase(
+        "before",
+        "before.py",
+        {"before": before, "turns": lengths.before_turns},
+        {"nested_over_before": "nested_over_before", "avro_over_before": "avro_over_before"},
+    )
     return [
+        *([] if before is None else [beside]),
         ServiceCase(
             "flood",
             "flood.py",

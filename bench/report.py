@@ -54,6 +54,8 @@ MEANINGS: Mapping[str, Meaning] = {
         "JSON: how many times as fast as an earlier commit, which runs beside this one", "≥ 1.4"
     ),
     "raw_over_before": Meaning("raw float32: the same", "≥ 0.97"),
+    "nested_over_before": Meaning("decoding nested JSON in one thread: the same, by CPU", "≥ 1.3"),
+    "avro_over_before": Meaning("decoding Avro in one thread: the same, by CPU", "≥ 0.97"),
     "poisoned_of_clean": Meaning(
         "decoding and learning alone, one bad record in a hundred, the format that loses most: share of the rate of "
         "clean records, by CPU",

@@ -365,7 +365,7 @@ def main() -> None:
         cases = [case for case in cases_of(plan, bootstrap, before) if wanted is None or case.name in wanted]
         services = [
             case
-            for case in listing.cases_of(lengths, bootstrap)
+            for case in listing.cases_of(lengths, bootstrap, before)
             if (case.name not in lengths.left_out if wanted is None else case.name in wanted)
         ]
         clocked = wanted is None or "stages" in wanted
@@ -400,7 +400,7 @@ def taken_in(before: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
     served = {**before["service_cases"], **later["service_cases"]}
     when = {"as_of": later["as_of"], "commit": later["machine"]["commit"]}
     again = {**before.get("again", {}), **dict.fromkeys(later["service_cases"], when)}
-    cases = listing.cases_of(listing.FULL, "")
+    cases = listing.cases_of(listing.FULL, "", ROOT)
     return {
         **before,
         "figures": before["figures"] | listing.gathered(cases, served, "figures"),

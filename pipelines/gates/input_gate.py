@@ -16,7 +16,7 @@ from millrace.consumers.records import Int64s, Partition
 from millrace.pipelines.gates.watching_gate import WatchingGate
 from millrace.pipelines.schema import PRESENT, Column, Field, Schema
 from millrace.pipelines.stream.decode import NO_VALUE, Decoded, Refused
-from millrace.pipelines.stream.offset_mix import mix, salt_of
+from millrace.pipelines.stream.offset_mix import one_of_each, salt_of
 
 SHARE = 8
 """One of so many records is sampled."""
@@ -224,27 +224,11 @@ class InputGate(WatchingGate[Sampled, SeenInputs]):
         """Return a part of a chunk."""
         return SeenInputs(kept, rows, start, end)
 
-    def _drawn(self, partition: Partition, offsets: Int64s) -> tuple[Int64s, Int64s, Hashes]:
-        """Return which rows are sampled, their offsets and hashes: of each eight offsets the one that their hash says.
-
-        Where no offset is without a record, none is looked at.
-        """
-        salt = self._salts.get(partition)
-        if salt is None:
-            salt = self._salts[partition] = np.int64(salt_of(str(partition)))
-        if len(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1:
-            groups = np.arange(offsets[0] // SHARE, offsets[-1] // SHARE + 1)
-            hashes = mix(groups + salt).view(np.uint64)
-            drawn = groups * SHARE + (hashes % SHARE).view(np.int64)
-            # Of the first and the last eight some may be in other chunks.
-            inside = slice(int(drawn[0] < offsets[0]), len(drawn) - int(drawn[-1] > offsets[-1]))
-            return drawn[inside] - offsets[0], drawn[inside], hashes[inside] // SHARE
-        hashes = mix(offsets // SHARE + salt).view(np.uint64)
-        rows = np.flatnonzero((hashes % SHARE).view(np.int64) == offsets % SHARE)
-        return rows, offsets[rows], hashes[rows] // SHARE
-
     def _sampled(self, decoded: Decoded) -> InputSample:
-        rows, offsets, hashes = self._drawn(decoded.partition, decoded.offsets)
+        salt = self._salts.get(decoded.partition)
+        if salt is None:
+            salt = self._salts[decoded.partition] = np.int64(salt_of(str(decoded.partition)))
+        rows, hashes = one_of_each(decoded.offsets, SHARE, salt)
         numbers = [np.zeros((0, len(self.numbers)), self.dtype)]
         texts = np.empty((len(rows), len(self.texts)), object)
         # A chunk of which no record decodes has columns that cannot be read by row.
@@ -255,4 +239,4 @@ class InputGate(WatchingGate[Sampled, SeenInputs]):
             ] or [np.zeros((len(rows), 0), self.dtype)]
             for place, one in enumerate(self._texts):
                 texts[:, place] = one.values(decoded, rows)
-        return InputSample(offsets, hashes, decoded.event_times[rows], numbers, texts)
+        return InputSample(decoded.offsets[rows], hashes // SHARE, decoded.event_times[rows], numbers, texts)

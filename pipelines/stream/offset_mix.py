@@ -36,3 +36,21 @@ def drawn(offsets: Int64s, salt: int) -> npt.NDArray[np.float64]:
         mixed = mix(offsets + np.int64(salt))
     spread: npt.NDArray[np.float64] = (mixed.astype(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return spread
+
+
+def one_of_each(offsets: Int64s, share: int, salt: np.int64) -> tuple[Int64s, npt.NDArray[np.uint64]]:
+    """Return which rows are drawn, and the hashes that drew them: of each `share` offsets the one that their hash says.
+
+    So the same rows are drawn in whatever chunks they come, and few of them are hashed. The offsets ascend.
+    """
+    if not len(offsets):
+        return np.empty(0, np.int64), np.empty(0, np.uint64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    # Where most offsets are without a record, as in a compacted topic, their number has no bound.
+    few = last - first < share * len(offsets)
+    groups = np.arange(first // share, last // share + 1) if few else np.unique(offsets // share)
+    hashes = mix(groups + salt).view(np.uint64)
+    at = groups * share + (hashes % np.uint64(share)).view(np.int64)
+    rows = at - first if last - first == len(offsets) - 1 else offsets.searchsorted(at)
+    found = offsets.take(rows, mode="clip") == at
+    return rows[found], hashes[found]

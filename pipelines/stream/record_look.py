@@ -1,7 +1,7 @@
 """Looks at whole records, one of many: which fields they hold that nobody reads, and of which types. Never at values.
 
-A record is looked at by a hash of its partition and offset, so these are the same in whatever chunks they come. Runs on
-the decode pool's threads; keeps nothing but the number of each partition.
+Which records are looked at depends on their partition and offset alone, so these are the same in whatever chunks they
+come. Runs on the decode pool's threads; keeps nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import numpy as np
 
 from millrace.consumers.records import Chunk
 from millrace.pipelines.stream.decode import Decoded
-from millrace.pipelines.stream.offset_mix import mix, salt_of
+from millrace.pipelines.stream.offset_mix import one_of_each, salt_of
 
 _MOST_FIELDS = 256
 """Of one record."""
@@ -41,9 +41,9 @@ class RecordLook:
         look = self._of(chunk.partition.topic)
         if look is None:
             return ()
-        hashes = mix(decoded.offsets + np.int64(salt_of(str(chunk.partition)))).view(np.uint64)
+        rows, _ = one_of_each(decoded.offsets, look.share, np.int64(salt_of(str(chunk.partition))))
         found = list[tuple[int, Mapping[str, str]]]()
-        for row in np.flatnonzero(hashes < np.uint64(2**64 // look.share)).tolist():
+        for row in rows.tolist():
             value = chunk.values[int(chunk.offsets.searchsorted(decoded.offsets[row]))]
             types = None if value is None else look.types(value)
             if types is not None:
