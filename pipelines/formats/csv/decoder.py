@@ -105,7 +105,7 @@ class CsvDecoder:
         nodes[[int(name) for name in types]] = range(1, 1 + len(types))
         marks = (self._settings.delimiter, self._settings.quote, self._settings.lists)
         delimiter, quote, lists = (-1 if mark is None else ord(mark) for mark in marks)
-        before = bytes({delimiter, ord("\n"), *([] if lists < 0 else [lists])})
+        before = bytes({delimiter, *([] if lists < 0 else [lists])})
         return PlainReader("read_csv", pa.schema(columns), before, nodes, count, delimiter, quote, lists)
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:

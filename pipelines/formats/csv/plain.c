@@ -85,14 +85,14 @@ static bool read_row(Reader *reader, const uint8_t *end, const Layout *layout) {
     return true;
 }
 
-/* Read the plain ones of some records, each of which ends a byte before the next begins, and write the verdict on each:
- * what is not plain is left. */
+/* Read the plain ones of some records, each of which ends where the next begins, and write the verdict on each: what is
+ * not plain is left. */
 void read_csv(const uint8_t *bytes, const int64_t *begins, int64_t records, Node *nodes, int64_t count, Mark *marks,
               const uint64_t *powers, uint8_t *verdicts, const int64_t *columns, int64_t width, int64_t delimiter,
               int64_t quote, int64_t lists) {
     Layout layout = {columns, width, (uint8_t)delimiter, (int16_t)quote, (int16_t)lists};
     for (int64_t record = 0; record < records; record++) {
-        const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1] - 1;
+        const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1];
         Reader reader = {nodes, powers, begin, end, false};
         set_marks(nodes, count, marks);
         verdicts[record] = is_utf8(begin, end) && read_row(&reader, end, &layout) ? PLAIN : LEFT;

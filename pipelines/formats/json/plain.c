@@ -283,12 +283,12 @@ static enum verdict verdict_on(const Reader *reader, const uint8_t *begin) {
     return faulty ? MALFORMED : LEFT;
 }
 
-/* Read the plain ones of some records, each of which ends a byte before the next begins, into the columns of the first
- * node, and write the verdict on each. */
+/* Read the plain ones of some records, each of which ends where the next begins, into the columns of the first node, and
+ * write the verdict on each. */
 void read_json(const uint8_t *bytes, const int64_t *begins, int64_t records, Node *nodes, int64_t count, Mark *marks,
                const uint64_t *powers, uint8_t *verdicts) {
     for (int64_t record = 0; record < records; record++) {
-        const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1] - 1;
+        const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1];
         Reader reader = {nodes, powers, begin, end, !is_utf8(begin, end)};
         set_marks(nodes, count, marks);
         bool plain = !reader.broken && read_object(&reader, nodes);

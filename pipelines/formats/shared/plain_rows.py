@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
-from millrace.pipelines.formats.shared.pieces import LARGEST, begins_of, empty_rows
+from millrace.pipelines.formats.shared.pieces import LARGEST
 from millrace.pipelines.formats.shared.protocol import Refusal
 
 _LIBRARY = Path(__file__).with_name("libplain.so")
@@ -79,14 +79,11 @@ class PlainReader:
 
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
-        lines = [*values, b""]  # so that the last one, too, ends with a newline
-        for row in empty_rows(values):
-            lines[row] = b""
-        text, begins = b"\n".join(lines), begins_of(lines)[:-1]  # type: ignore[arg-type]  # none is None
-        if not values or len(text) > LARGEST:
+        texts = pa.array(values, pa.binary())
+        if not values or isinstance(texts, pa.ChunkedArray) or texts.nbytes > LARGEST:
             return None
         try:
-            table, verdicts = self.read(text, begins)
+            table, verdicts = self.read(texts)
         except MemoryError:
             return None
         if table.num_rows == len(values):
@@ -95,18 +92,21 @@ class PlainReader:
         refused = [Refusal(at, _REASONS[code]) for at, code in zip(faulty, verdicts[faulty].tolist(), strict=True)]
         return PlainRows(table, np.flatnonzero(verdicts == _PLAIN), np.flatnonzero(verdicts == _LEFT), refused)
 
-    def read(self, text: bytes, begins: Int64s) -> tuple[pa.Table, npt.NDArray[np.uint8]]:
-        """Read the plain ones of a text's records, each of which ends a byte before the next begins.
+    def read(self, texts: pa.BinaryArray) -> tuple[pa.Table, npt.NDArray[np.uint8]]:
+        """Read the plain ones of some records.
 
         Return their rows, and the verdict on each record. Raise MemoryError where there is no room for the longest
         lists that the text may hold.
         """
-        records, nodes = len(begins) - 1, self._laid.copy()
+        _, ends, text = texts.buffers()
+        records, nodes = len(texts), self._laid.copy()
+        begins = np.frombuffer(ends, np.int32, records + 1).astype(np.int64)
+        at_text, length = 0 if text is None else text.address, int(begins[-1])
         # What is not written to takes no memory.
         before = self._before if self._many.any() else b""
-        elements = library().count_bytes(text, len(text), before, len(before))
+        elements = records + library().count_bytes(at_text, length, before, len(before))
         rows = np.where(self._many, elements, records)
-        sizes = [_sizes(int(kind), int(most), len(text)) for kind, most in zip(nodes["kind"], rows, strict=True)]
+        sizes = [_sizes(int(kind), int(most), length) for kind, most in zip(nodes["kind"], rows, strict=True)]
         ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for each in sizes for size in each])
         room = np.empty(int(ends[-1]) + _ALIGNED, np.uint8)
         at = np.concatenate([[0], ends[:-1]]).reshape(-1, 4)
@@ -121,7 +121,7 @@ class PlainReader:
         arrays = (begins, nodes, marks, _powers_of_five(), verdicts)
         at_begins, at_nodes, at_marks, at_powers, at_verdicts = (each.ctypes.data for each in arrays)
         more = (each if isinstance(each, int) else each.ctypes.data for each in self._more)
-        self._call(text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_verdicts, *more)
+        self._call(at_text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_verdicts, *more)
         whole = pa.py_buffer(room)
         buffers = [
             [whole.slice(start, size) for start, size in zip(*each, strict=True)]
@@ -161,11 +161,11 @@ def compiled() -> bool:
 def library() -> ctypes.CDLL:
     """Return the compiled code, and what each of its functions is given."""
     code, place, number = ctypes.CDLL(str(_LIBRARY)), ctypes.c_void_p, ctypes.c_int64
-    common = (ctypes.c_char_p, place, number, place, number, place, place, place)
+    common = (place, place, number, place, number, place, place, place)
     code.read_json.argtypes = common
     code.read_csv.argtypes = (*common, place, number, number, number, number)
     code.find_unlike.argtypes = (place, place, place, number, place, place, place, number, place)
-    code.count_bytes.argtypes, code.count_bytes.restype = (ctypes.c_char_p, number, ctypes.c_char_p, number), number
+    code.count_bytes.argtypes, code.count_bytes.restype = (place, number, ctypes.c_char_p, number), number
     code.read_json.restype = code.read_csv.restype = code.find_unlike.restype = None
     return code
 
