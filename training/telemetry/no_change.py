@@ -102,12 +102,12 @@ class LastLabels:
         labels = labels.reshape(len(labels), -1)
         # Of a model whose labels had another shape before.
         self._last = {partition: last for partition, last in self._last.items() if last.shape == labels.shape[1:]}
-        # By place, then by offset: one key sorts many times as fast as two. As a rule they come in this order.
-        key = places.astype(np.int64) * (np.ptp(offsets) + 1) + offsets
-        if not (key[1:] > key[:-1]).all():
-            order = np.argsort(key)
+        firsts = _runs(places, offsets)
+        if firsts is None:  # as after a shuffle
+            # By place, then by offset: one key sorts many times as fast as two.
+            order = np.argsort(places.astype(np.int64) * (np.ptp(offsets) + 1) + (offsets - offsets.min()))
             labels, weights, places = labels[order], weights[order], places[order]
-        firsts = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
+            firsts = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
         before = np.empty(labels.shape)
         before[1:] = labels[:-1]
         # Of many values an even selection is taken, as in the sums over labels.
@@ -142,6 +142,20 @@ class LastLabels:
         """Take the labels back; a checkpoint from before they were kept holds none."""
         known = map(Partition.parse, state.facts.get("partitions", ()))
         self._last = {partition: state.arrays["labels"][at] for at, partition in enumerate(known)}
+
+
+def _runs(places: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> list[int] | None:
+    """Return where runs of rows of one partition begin; None where the rows of a partition are not in order."""
+    steps = np.flatnonzero(places[1:] != places[:-1])
+    rises = offsets[1:] > offsets[:-1]
+    rises[steps] = True
+    firsts, reached = [0, *(steps + 1).tolist()], dict[int, int]()
+    for first, after in zip(firsts, [*firsts[1:], len(places)], strict=True):
+        place = int(places[first])
+        if reached.get(place, -1) >= offsets[first]:
+            return None
+        reached[place] = int(offsets[after - 1])
+    return firsts if rises.all() else None
 
 
 # What repeating scores, by metric
@@ -189,12 +203,17 @@ def _mean_of_columns(values: npt.NDArray[Any]) -> Floats:
     return np.asarray(values if values.shape[1] == 1 else values.mean(axis=1, keepdims=True), np.float64)
 
 
+_CONFUSED = np.array([3, 1, 0, 2], np.int8)[:, np.newaxis]
+"""True and false positives, true and false negatives: twice whether it is one, and whether it was said."""
+
+
 def _confusion(labels: Floats, before: Floats) -> Floats:
-    """Return true and false positives, true and false negatives, as shares of the columns."""
-    yes, said = labels > 0.5, before > 0.5
-    counts = (yes & said, ~yes & said, ~yes & ~said, yes & ~said)
-    # Each of them contiguous, to be summed up fast.
-    return np.stack([_mean_of_columns(count)[:, 0] for count in counts]).T
+    """Return these four, as shares of the columns."""
+    which = (labels > 0.5) * np.int8(2) + (before > 0.5)
+    # Each of the four contiguous, to be summed up fast.
+    if which.shape[1] == 1:
+        return np.asarray(which[:, 0] == _CONFUSED, np.float64).T
+    return np.asarray((which == _CONFUSED[..., np.newaxis]).mean(axis=2)).T
 
 
 def _share(part: float, rest: float) -> float:

@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,63 +36,65 @@ from millrace.training.trainer.dependencies import TrainerOptions, TrainerReport
 from millrace.training.trainer.profiling import Profiling
 from millrace.training.trainer.save_figures import SaveFigures
 
-Mask = npt.NDArray[np.bool_]
+
+class LearntRows(NamedTuple):
+    """A piece of a block, and which of its rows are learnt: those that are present, and their update finite."""
+
+    piece: Piece
+    mask: npt.NDArray[np.bool_]
+    number: int
+
+    @classmethod
+    def of(cls, piece: Piece) -> "LearntRows":
+        """Find them."""
+        rows, culprits = piece.rows, piece.lesson.culprits.offsets
+        offsets = rows.offsets.numpy()
+        mask = np.asarray(offsets >= 0)
+        if culprits:
+            # By partition and offset: the same offset of another partition is another record.
+            places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
+            mask &= ~np.isin(_as_one(places), _as_one(np.array(culprits, np.int64)))
+        return cls(piece, mask, int(mask.sum()))
+
+    def values(self, column: Any) -> npt.NDArray[Any]:
+        """Return what a column of batches has of these rows; of all of them without a copy."""
+        array: npt.NDArray[Any] = column.numpy()
+        return array.reshape(-1, *array.shape[2:]) if self.number == self.mask.size else array[self.mask]
 
 
-def sums_of(piece: Piece, learnt: Mask, plan: BaselinePlan, batch_size: int) -> Sums:
-    """Sum up the learnt rows of one call for the live metrics. Each is scored by the weights before its update."""
-    rows, result = piece.rows, piece.lesson.result
-    records = int(learnt.sum())
+def sums_of(learnt: LearntRows, plan: BaselinePlan, batch_size: int) -> Sums:
+    """Sum up the rows of one call for the live metrics. Each record is scored by the weights before its update."""
+    rows, result = learnt.piece.rows, learnt.piece.lesson.result
     # A train_step that reports no loss gives NaN for every batch; then no record counts as scored by loss.
     applied = result.finite & np.isfinite(result.losses)
     # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
     loss = float(result.losses[applied].sum()) * batch_size
-    sums = Sums(records, loss, records if applied.any() else 0, list(result.states))
+    sums = Sums(learnt.number, loss, learnt.number if applied.any() else 0, list(result.states))
     target = target_of(rows)
     if plan.labels is not Labels.NONE and target is not None:
-        labels, weights = _of_rows(target, learnt), _of_rows(rows.weights, learnt)
+        labels, weights = learnt.values(target), learnt.values(rows.weights)
         sums.labels = sums.weighted_labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
         if not (weights == 1.0).all():
             sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
     return sums
 
 
-def learnt_rows(piece: Piece) -> Mask:
-    """Return which rows are present, and their update finite."""
-    rows, culprits = piece.rows, piece.lesson.culprits.offsets
-    offsets = rows.offsets.numpy()
-    present = np.asarray(offsets >= 0)
-    if culprits:
-        # By partition and offset: the same offset of another partition is another record.
-        places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
-        present &= ~np.isin(_as_one(places), _as_one(np.array(culprits, np.int64)))
-    return present
-
-
-def _of_rows(column: Any, learnt: Mask) -> npt.NDArray[Any]:
-    """Return what a column of batches has of these rows; of all of them without a copy."""
-    array: npt.NDArray[Any] = column.numpy()
-    return array.reshape(-1, *array.shape[2:]) if learnt.all() else array[learnt]
-
-
-def repeats_of(pieces: Sequence[tuple[Piece, Mask]], facts: BlockFacts, live: LiveMetrics) -> Floats:
-    """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions.
-
-    Each piece comes with which of its rows are learnt.
-    """
-    targets = [target_of(piece.rows) for piece, _ in pieces]
+def repeats_of(pieces: Sequence[LearntRows], facts: BlockFacts, live: LiveMetrics) -> Floats:
+    """Sum up what guessing that nothing changes scored on a block, and keep the last labels of its partitions."""
+    targets = [target_of(learnt.piece.rows) for learnt in pieces]
     if not live.plan.repeats or not pieces or any(target is None for target in targets):
         return no_labels()
 
     def joined(columns: Iterable[Any]) -> npt.NDArray[Any]:
-        return np.concatenate([_of_rows(column, rows) for column, (_, rows) in zip(columns, pieces, strict=True)])
+        found = [learnt.values(column) for learnt, column in zip(pieces, columns, strict=True)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     pairs = live.last_labels.follow(
         joined(targets),
-        joined(piece.rows.weights for piece, _ in pieces),
+        joined(learnt.piece.rows.weights for learnt in pieces),
         {span.index: span.partition for span in facts.spans},
-        joined(piece.rows.partitions for piece, _ in pieces),
-        joined(piece.rows.offsets for piece, _ in pieces),
+        joined(learnt.piece.rows.partitions for learnt in pieces),
+        joined(learnt.piece.rows.offsets for learnt in pieces),
     )
     return no_labels() if pairs is None else pairs.sums(live.plan.repeats)
 
@@ -189,7 +191,7 @@ class Learning:
         facts = delivery.facts
         began = stepped = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
-        pieces: Sequence[tuple[Piece, Mask]] = ()
+        pieces: Sequence[LearntRows] = ()
         searched, scored = False, list[Sums]()
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
@@ -209,8 +211,8 @@ class Learning:
             stepped = self._clock()
             self.sizes.called(facts.batches, stepped - began)
             refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
-            live, pieces = self._reports.live, [(piece, learnt_rows(piece)) for piece in learnt.pieces]
-            scored = [sums_of(piece, rows, live.plan, self.learner.batch_size) for piece, rows in pieces]
+            live, pieces = self._reports.live, [*map(LearntRows.of, learnt.pieces)]
+            scored = [sums_of(each, live.plan, self.learner.batch_size) for each in pieces]
             if scored:
                 # Of all pieces at once: a shuffle has dealt the records of a partition to several.
                 scored[-1].repeats = repeats_of(pieces, facts, live)
@@ -228,9 +230,9 @@ class Learning:
         if watchers := self._reports.watchers:
             call = Call(
                 facts=facts,
-                rows=[(piece.rows, rows) for piece, rows in pieces],
+                rows=[(each.piece.rows, each.mask) for each in pieces],
                 scored=scored,
-                outputs=[piece.lesson.result.outputs for piece, _ in pieces],
+                outputs=[each.piece.lesson.result.outputs for each in pieces],
                 step=self._figures.step,
                 records=sum(self.ledger.learnt().values()),
             )

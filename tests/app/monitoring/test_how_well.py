@@ -21,7 +21,7 @@ from millrace.training.recovery.isolation import Piece
 from millrace.training.telemetry.live_metrics import LiveMetrics, LiveSnapshot, choose_watched
 from millrace.training.trainer.arrivals.figures import ArrivalFigures
 from millrace.training.trainer.board import ModelFacts, Posting
-from millrace.training.trainer.learning import learnt_rows, sums_of
+from millrace.training.trainer.learning import LearntRows, sums_of
 from millrace.training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow
@@ -74,8 +74,7 @@ def learnt(
             offsets=tf.reshape(tf.range(BATCHES * BATCH, dtype=tf.int64), (BATCHES, BATCH)),
             partitions=tf.zeros((BATCHES, BATCH), tf.int32),
         )
-        piece = Piece(rows, learner.learn(rows))
-        live.add(sums_of(piece, learnt_rows(piece), plan, BATCH))
+        live.add(sums_of(LearntRows.of(Piece(rows, learner.learn(rows))), plan, BATCH))
     return live.look()
 
 

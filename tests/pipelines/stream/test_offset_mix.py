@@ -12,7 +12,8 @@ SALT, START = np.int64(-4_711), 2**40 + 5
 def expected(offsets: Int64s, share: int) -> list[int]:
     """Decide of each offset by itself."""
     hashes = mix(offsets // share + SALT).view(np.uint64)
-    return offsets[(hashes % np.uint64(share)).view(np.int64) == offsets % share].tolist()
+    found: list[int] = offsets[(hashes % np.uint64(share)).view(np.int64) == offsets % share].tolist()
+    return found
 
 
 @pytest.mark.parametrize("share", [8, 512])

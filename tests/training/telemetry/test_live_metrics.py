@@ -21,7 +21,7 @@ from millrace.training.telemetry.baseline import (
 )
 from millrace.training.telemetry.label_sums import Labels, LabelSums
 from millrace.training.telemetry.live_metrics import LiveMetrics, Results, Sums
-from millrace.training.trainer.learning import learnt_rows, sums_of
+from millrace.training.trainer.learning import LearntRows, sums_of
 from millrace.training.trainer.metric_guesses import plan_of
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
 from tests.training.trainer_rig import Clock
@@ -115,8 +115,7 @@ def test_labels_of_any_dtype_have_the_guesses_of_their_base_rate(learner_of: Mak
     rows = made._replace(labels=tf.cast(made.labels, dtype))
     plan = plan_of(learner.model, learner.call.metrics)
     live = LiveMetrics(window_s=60.0, scored="", results=learner.call.metrics.results, plan=plan, clock=Clock())
-    piece = Piece(rows, learner.learn(rows))
-    live.add(sums_of(piece, learnt_rows(piece), plan, BATCH))
+    live.add(sums_of(LearntRows.of(Piece(rows, learner.learn(rows))), plan, BATCH))
     share = made.labels.numpy().reshape(-1)[: 2 * BATCH + 5].mean()
     baseline = live.look().baseline
     assert baseline["accuracy"] == pytest.approx(max(share, 1 - share))
