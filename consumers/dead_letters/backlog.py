@@ -33,7 +33,8 @@ class Backlog:
         self._options = options
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
-        self._waiting: deque[DeadLetter] = deque()
+        self._waiting: deque[tuple[DeadLetter, int]] = deque()
+        """Each with its bytes."""
         self._counts = ReasonCounts()
         self._nbytes = self._peak_bytes = 0
         self._put = self._acknowledged = self._shortened = 0
@@ -54,18 +55,21 @@ class Backlog:
                 # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
                 self._check_open()
-            for at, letter in enumerate(letters):
-                nbytes = letter.nbytes
-                if not self._has_room(nbytes):
-                    return at
-                self._take(letter, nbytes)
-        return len(letters)
+            accepted = list[tuple[DeadLetter, int]]()
+            left = self._options.capacity_bytes - self._nbytes
+            for letter in letters:
+                left -= (nbytes := letter.nbytes)
+                if left < 0 and (accepted or self._waiting):
+                    break
+                accepted.append((letter, nbytes))
+            self._take(accepted)
+        return len(accepted)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""
         with self._changed:
             self._check_open()
-            self._take(letter, letter.nbytes)
+            self._take([(letter, letter.nbytes)])
 
     @property
     def full(self) -> bool:
@@ -88,8 +92,8 @@ class Backlog:
         """Return the oldest letters without removing them: at most `count`, and at most `nbytes` but at least one."""
         with self._changed:
             window: list[DeadLetter] = []
-            for letter in self._waiting:
-                nbytes -= letter.nbytes
+            for letter, size in self._waiting:
+                nbytes -= size
                 if window and (len(window) >= count or nbytes < 0):
                     break
                 window.append(letter)
@@ -99,7 +103,8 @@ class Backlog:
         """Remove the `count` oldest letters, because they are acknowledged."""
         with self._changed:
             for _ in range(count):
-                self._nbytes -= self._waiting.popleft().nbytes
+                _, nbytes = self._waiting.popleft()
+                self._nbytes -= nbytes
             self._acknowledged += count
             self._stalled_since = self._clock() if self._waiting else None
             self._last_error = None
@@ -150,14 +155,14 @@ class Backlog:
                 as_of=self._clock(),
             )
 
-    def _take(self, letter: DeadLetter, nbytes: int) -> None:
+    def _take(self, letters: Sequence[tuple[DeadLetter, int]]) -> None:
         if not self._waiting:
             self._stalled_since = self._clock()
-        self._waiting.append(letter)
-        self._nbytes += nbytes
+        self._waiting += letters
+        self._nbytes += sum(nbytes for _, nbytes in letters)
         self._peak_bytes = max(self._peak_bytes, self._nbytes)
-        self._put += 1
-        self._counts.add(letter)
+        self._put += len(letters)
+        self._counts.add([letter for letter, _ in letters])
 
     def _check_open(self) -> None:
         if self._closed:

@@ -199,11 +199,10 @@ class ReasonCounts:
         self._counts: Counter[Reason] = Counter()
         self._fields: dict[Reason, str] = {}
 
-    def add(self, letter: DeadLetter) -> None:
-        """Count the letter, and remember the field that it is about."""
-        self._counts[letter.reason] += 1
-        if letter.field is not None:
-            self._fields[letter.reason] = letter.field
+    def add(self, letters: Sequence[DeadLetter]) -> None:
+        """Count the letters, and remember the fields that they are about."""
+        self._counts.update(letter.reason for letter in letters)
+        self._fields.update({letter.reason: letter.field for letter in letters if letter.field is not None})
 
     def by_reason(self) -> dict[Reason, int]:
         return dict(self._counts)
@@ -227,13 +226,12 @@ class CountedOnly:
     def put(self, letters: Sequence[DeadLetter], stopped: Callable[[], bool] = never_stopped) -> int:  # noqa: ARG002 - never waits
         """Count the letters, and return how many there are."""
         with self._lock:
-            for letter in letters:
-                self._counts.add(letter)
+            self._counts.add(letters)
         return len(letters)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         with self._lock:
-            self._counts.add(letter)
+            self._counts.add([letter])
 
     @property
     def full(self) -> bool:

@@ -12,6 +12,7 @@ in what each call has learnt at all of them. Runs on the trainer's thread; `view
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -170,11 +171,11 @@ class Inputs(Watcher):
                     self._open.add(span.partition, seen.kept.sample, seen.rows, seen.times)
                     for offset, time_ms, types in seen.unread():
                         self.unread.note((str(span.partition), offset, time_ms), types)
-                    for one in seen.refused():
-                        if one.field is not None:
-                            counts = self._refused.setdefault(one.field, {})
-                            counts[one.reason.value] = counts.get(one.reason.value, 0) + 1
-                            self._refused_now[self._by_source.get(one.field, [])] += 1
+                    for (reason, field), count in Counter(one[1:3] for one in seen.refused()).items():
+                        if field is not None:
+                            counts = self._refused.setdefault(field, {})
+                            counts[reason.value] = counts.get(reason.value, 0) + count
+                            self._refused_now[self._by_source.get(field, [])] += count
             if self._open.ended(records):
                 self._close()
 
