@@ -53,12 +53,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     given = parser.parse_args()
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in SCRIPTS}
-    for _ in range(given.turns):
+    before: Path = given.before.resolve()
+    for turn in range(given.turns):
         for name, script in SCRIPTS.items():
-            pairs[name].append((rate(given.before, script), rate(ROOT, script)))
+            trees = (before, ROOT) if turn % 2 else (ROOT, before)
+            found = {tree: rate(tree, script) for tree in trees}
+            pairs[name].append((found[before], found[ROOT]))
     report(
         {
-            f"{name}_over_before": round(statistics.median(now / before for before, now in each), 3)
+            f"{name}_over_before": round(statistics.median(now / then for then, now in each), 3)
             for name, each in pairs.items()
         },
         {"records_per_cpu_s_before_and_now": pairs},

@@ -156,7 +156,7 @@ class Backlog:
             )
 
     def _take(self, letters: Sequence[tuple[DeadLetter, int]]) -> None:
-        if not self._waiting:
+        if letters and not self._waiting:
             self._stalled_since = self._clock()
         self._waiting += letters
         self._nbytes += sum(nbytes for _, nbytes in letters)

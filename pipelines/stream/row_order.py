@@ -260,6 +260,8 @@ def shares(weights: Mapping[str, float], partitions: Collection[Partition], shar
 
 PATIENCE_S = 0.5
 """How long to wait for a partition that lags but has no chunk here, before the others continue without it."""
+_LAST = 8
+"""Records at the end of a chunk, of which the oldest says how far it reaches."""
 AHEAD = 2
 """Chunks of a partition that the rotation takes in advance: they are decoded during the turns of the others."""
 
@@ -269,7 +271,7 @@ class EventTimeOrder:
 
     Otherwise the model would learn a month of one partition before the same month of another. A partition that lags
     but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most:
-    unless its last records were hardly older than the oldest that are here. (Each partition has its own portion of the
+    unless its last records were hardly older than the oldest that are here. It waits once, until it has been here again. (Each partition has its own portion of the
     hand-off, so the others cannot keep it out.)
     """
 
@@ -285,7 +287,7 @@ class EventTimeOrder:
         self._clock, self._wall = clock, wall
         self._missing_since: dict[Partition, float] = {}
         self._reached_ms: dict[Partition, int] = {}
-        """The times of the last records that were taken."""
+        """A time that the records reach which were taken of a backlog."""
 
     def __call__(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
         """Return the partition to take from, or None while the policy waits for a missing one."""
@@ -297,18 +299,20 @@ class EventTimeOrder:
             # Near the present nothing is waited for; a later backlog has the full patience again.
             self._missing_since.clear()
             return min(heads, key=lambda partition: heads[partition].fetched_at)
-        if self._is_missed(heads, _time_of(chunk)):
-            return None
         if len(chunk):
-            self._reached_ms[oldest] = int(chunk.timestamps[-1])
+            if self._is_missed(heads, _time_of(chunk)):
+                return None
+            # The last record alone may have a time of its own, as of a producer whose clock is wrong.
+            self._reached_ms[oldest] = int(chunk.timestamps[-_LAST:].min())
         return oldest
 
     def _is_missed(self, heads: Mapping[Partition, Chunk], oldest_ms: int) -> bool:
         now, far_behind = self._clock(), oldest_ms - self._slack_ms
-        lagging = (partition for partition in self._behind() if partition not in heads)
+        lagging = {partition for partition in self._behind() if partition not in heads}
         missing = [partition for partition in lagging if self._reached_ms.get(partition, -math.inf) < far_behind]
-        self._missing_since = {partition: self._missing_since.get(partition, now) for partition in missing}
-        return any(now - since < PATIENCE_S for since in self._missing_since.values())
+        known = {partition: since for partition, since in self._missing_since.items() if partition in lagging}
+        self._missing_since = dict.fromkeys(missing, now) | known
+        return any(now - self._missing_since[partition] < PATIENCE_S for partition in missing)
 
 
 def _time_of(chunk: Chunk) -> int:

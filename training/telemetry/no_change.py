@@ -1,8 +1,8 @@
 """The guess that nothing changes: what saying of each record the label of the record before it would score.
 
 Where labels come in runs, as of sensors or in sorted streams, this beats the base rate and many a model. "Before" is by
-offset within a partition, among the records that were learnt: neither a shuffle nor the order of partitions matters. In
-a group, whose members hold partitions in turn, there is no such guess.
+offset within a partition, among the records that were learnt: neither a shuffle nor the order of partitions matters,
+but for which of many values are taken. In a group, whose members hold partitions in turn, there is no such guess.
 
 Owns the last label of each partition: the part `no_change`. Runs on the trainer's thread.
 """
@@ -102,31 +102,29 @@ class LastLabels:
         labels = labels.reshape(len(labels), -1)
         # Of a model whose labels had another shape before.
         self._last = {partition: last for partition, last in self._last.items() if last.shape == labels.shape[1:]}
-        firsts = _runs(places, offsets)
+        firsts, order = _runs(places, offsets), None
         if firsts is None:  # as after a shuffle
             # By place, then by offset: one key sorts many times as fast as two.
             order = np.argsort(places.astype(np.int64) * (np.ptp(offsets) + 1) + (offsets - offsets.min()))
-            labels, weights, places = labels[order], weights[order], places[order]
+            places = places[order]
             firsts = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
-        before = np.empty(labels.shape)
-        before[1:] = labels[:-1]
         # Of many values an even selection is taken, as in the sums over labels.
         step, unpaired = -(-labels.size // MOST_VALUES), list[int]()
-        for first, after in zip(firsts, [*firsts[1:], len(labels)], strict=True):
-            partition = partitions[places[first]]
-            if (last := self._last.get(partition)) is not None:
-                before[first] = last
-            else:
-                unpaired.append(first)
-            self._last[partition] = labels[after - 1].astype(np.float64)
-        chosen: slice | npt.NDArray[Any] = slice(None)
-        if step > 1 or unpaired:
-            chosen = np.delete(
-                np.arange(0, len(labels), step), [first // step for first in unpaired if not first % step]
-            )
-            if not len(chosen):
-                return None
-        return Pairs(labels[chosen].astype(np.float64), before[chosen], weights[chosen].astype(np.float64))
+        at = np.arange(0, len(places), step)
+        here, behind = (at, at - 1) if order is None else (order[at], order[at - 1])
+        before = labels[behind].astype(np.float64)
+        for first, after in zip(firsts, [*firsts[1:], len(places)], strict=True):
+            partition, newest = partitions[places[first]], after - 1 if order is None else order[after - 1]
+            if first % step == 0 and (last := self._last.get(partition)) is not None:
+                before[first // step] = last
+            elif first % step == 0:
+                unpaired.append(first // step)
+            self._last[partition] = labels[newest].astype(np.float64)
+        if unpaired:
+            here, before = np.delete(here, unpaired), np.delete(before, unpaired, axis=0)
+        if not len(here):
+            return None
+        return Pairs(labels[here].astype(np.float64), before, weights[here].astype(np.float64))
 
     def forget(self, partition: Partition) -> None:
         """Forget a partition whose topic was created again."""
@@ -145,8 +143,10 @@ class LastLabels:
 
 
 def _runs(places: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> list[int] | None:
-    """Return where runs of rows of one partition begin; None where the rows of a partition are not in order."""
+    """Return where runs of rows of one partition begin; None where those of a partition are not in order, or many."""
     steps = np.flatnonzero(places[1:] != places[:-1])
+    if len(steps) > len(places) // 8:  # they are followed one by one below
+        return None
     rises = offsets[1:] > offsets[:-1]
     rises[steps] = True
     firsts, reached = [0, *(steps + 1).tolist()], dict[int, int]()

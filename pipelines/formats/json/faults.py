@@ -125,8 +125,8 @@ def infinity_reason(record: bytes, steps: tuple[PathStep, ...]) -> Reason:
     try:
         written = any(isinstance(value, _Literal) for value in _leaves(_decoder.decode(record.decode()), steps))
     except (ValueError, RecursionError):
-        written = b"Inf" in without_strings(record)  # a spelling that `json` does not know, as Inf
-    return Reason.NOT_FINITE if written else Reason.OUT_OF_RANGE
+        written = True  # a spelling that `json` does not know, as Inf
+    return Reason.NOT_FINITE if written and b"Inf" in without_strings(record) else Reason.OUT_OF_RANGE
 
 
 def _leaves(value: _Json, steps: tuple[PathStep, ...]) -> Iterator[_Json]:

@@ -1,6 +1,6 @@
 """From Arrow arrays, one for each source, to the columns of the good rows and verdicts on the others.
 
-A column without nulls is a view of Arrow's memory; lists of a fixed shape are a reshaped view. Every columnar format
+A column of numbers is a view of Arrow's memory; lists of a fixed shape are a reshaped view. Every columnar format
 shares it: the format finds the arrays, of the types that `arrow_type` gives and null where a record lacks the field;
 what their values mean is the same for all. Holds no state; runs on the decode pool's threads.
 

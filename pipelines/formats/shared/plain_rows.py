@@ -59,7 +59,10 @@ class PlainReader:
     """Reads the columns of a schema."""
 
     def __init__(self, read: str, schema: pa.Schema, before: bytes, *more: int | Int64s) -> None:
-        """`read` is the function in C, and `more` what it is told besides; before an element is one of these bytes."""
+        """`read` is the function in C, and `more` what it is told besides.
+
+        Before each element but the first of a record is one of the bytes of `before`.
+        """
         self._schema, self._call, self._before, self._more = schema, getattr(library(), read), before, more
         self._nodes = [_ArrowNode(pa.struct(list(schema)), "", many=False)]
         laid: list[tuple[int, int, int]] = []

@@ -155,6 +155,11 @@ JSON_CASES = (
         _price("1e39", other="[Infinity]"),
         (Reason.OUT_OF_RANGE, "price"),
     ),
+    Case(
+        "NaN beside a number beyond float32, and Inf in a text of another field",
+        _also(pair="[NaN, 1e39]", other='"Info"'),
+        (Reason.OUT_OF_RANGE, "pair"),
+    ),
     Case("Inf", _price("Inf"), (Reason.NOT_FINITE, "price")),
     Case("NaN in a list", _also(pair="[1, NaN]"), (Reason.NOT_FINITE, "pair")),
     Case("NaN for an integer", _also(big="NaN"), (Reason.NOT_FINITE, "big")),

@@ -85,6 +85,26 @@ def test_a_partition_that_is_missing_is_waited_for_only_if_the_others_are_much_f
     assert pick({P0: head(P0, 900 - further_s)}) == (None if waits else P0)
 
 
+def test_patience_that_is_spent_is_not_had_again_because_of_records_between() -> None:
+    clock = Clock()
+    pick = order({P0, P1}, clock)
+    assert pick({P0: head(P0, 899), P1: head(P1, 900)}) == P1
+    assert pick({P0: head(P0, 500)}) is None
+    clock.now += PATIENCE_S * 2
+    # One without records, and one that is no newer than what was last here of the partition that is missing.
+    assert [pick({P0: chunk}) for chunk in (head(P0, 500), head(P0, 0, records=0), head(P0, 900), head(P0, 499))] == [
+        P0
+    ] * 4
+
+
+def test_one_record_of_the_future_does_not_say_how_far_a_partition_is() -> None:
+    chunk = head(P1, 900, records=9)
+    chunk.timestamps[-1] = int(NOW_S * 2000)
+    pick = order({P0, P1})
+    assert pick({P0: head(P0, 500), P1: chunk}) == P1
+    assert pick({P0: head(P0, 500)}) is None
+
+
 def test_a_partition_without_lag_is_not_waited_for() -> None:
     assert order({P0})({P0: head(P0, 500)}) == P0
 

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.training.checkpoints.parts import PartState
 from millrace.training.commands import Save
+from millrace.training.telemetry import no_change
 from millrace.training.telemetry.label_sums import padded_sum
 from millrace.training.telemetry.live_metrics import LiveSnapshot
 from millrace.training.telemetry.no_change import LastLabels, repeated
@@ -150,3 +151,31 @@ def test_the_label_of_before_is_known_over_a_kill_and_a_rewind(tmp_path: Path) -
     assert replace(live, baseline={"accuracy": 0.5}, no_change={"accuracy": 0.9}).ahead_of_guessing == pytest.approx(
         live.values["accuracy"] - 0.9
     )
+
+
+@pytest.mark.parametrize("most", [1 << 18, 60])
+@pytest.mark.parametrize(
+    "runs", [[3], [3, 5], [5, 3, 5, 3], [3, 5] * 100], ids=["one", "two", "in turns", "row by row"]
+)
+def test_rows_in_runs_of_partitions_have_the_pairs_of_the_same_rows_shuffled(
+    runs: list[int], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(no_change, "MOST_VALUES", most)
+    count = 200 // len(runs)
+    places, offsets = np.repeat(runs, count), np.arange(200)
+    labels = offsets[:, np.newaxis].astype(np.float32)
+    shuffled, found = RANDOM.permutation(200), list[set[tuple[float, float]]]()
+    for order in (np.arange(200), shuffled):
+        last = LastLabels()
+        last.follow(-np.ones((2, 1)), np.ones(2), TABLE, np.array([3, 5]), np.array([-1, -1]))
+        pairs = last.follow(labels[order], np.ones(200), TABLE, places[order], offsets[order])
+        assert pairs is not None
+        assert last.follow(labels[:0], np.ones(0), TABLE, places[:0], offsets[:0]) is None
+        found.append({*zip(pairs.labels[:, 0].tolist(), pairs.before[:, 0].tolist(), strict=True)})
+        expected = dict[float, float]()
+        for place in set(runs):
+            mine = offsets[places == place].tolist()
+            expected |= dict(zip(mine, [-1, *mine[:-1]], strict=True))
+        assert found[-1] <= set(expected.items())
+        assert len(found[-1]) == (200 if most > 200 else 50)
+    assert most < 200 or found[0] == found[1]
