@@ -270,9 +270,9 @@ class EventTimeOrder:
     """Takes the oldest records first while they are far behind, and else chunks as they arrived.
 
     Otherwise the model would learn a month of one partition before the same month of another. A partition that lags
-    but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most:
-    unless its last records were hardly older than the oldest that are here. It waits once, until it has been here again. (Each partition has its own portion of the
-    hand-off, so the others cannot keep it out.)
+    but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most, and
+    once until it has been here again; unless its last records were hardly older than the oldest that are here. (Each
+    partition has its own portion of the hand-off, so the others cannot keep it out.)
     """
 
     def __init__(
