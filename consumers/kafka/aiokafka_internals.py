@@ -43,8 +43,8 @@ for _module in (client, conn, fetcher, partitioner):
     _module.random = random.Random()  # noqa: S311 - which broker is asked, in which order
 
 # A connection takes in a whole response, as large as it is by default. With aiokafka's own 64 KiB it stops its socket
-# several times a response, and the loop, which lets Python's lock go each time, waits for it again: a JSON record of 280
-# bytes then costs 6 % more.
+# several times a response, and the loop, which lets Python's lock go each time, waits for it again: a JSON record of
+# 280 bytes then costs 6 % more.
 conn.READER_LIMIT = 1024 * 1024
 
 
