@@ -179,3 +179,11 @@ def test_rows_in_runs_of_partitions_have_the_pairs_of_the_same_rows_shuffled(
         assert found[-1] <= set(expected.items())
         assert len(found[-1]) == (200 if most > 200 else 50)
     assert most < 200 or found[0] == found[1]
+
+
+def test_a_run_of_a_partition_that_comes_behind_a_later_one_is_paired_by_offset() -> None:
+    last, offsets = LastLabels(), np.array([*range(20, 40), *range(50, 70), *range(20)])
+    pairs = last.follow(offsets[:, np.newaxis], np.ones(60), TABLE, np.repeat([3, 5, 3], 20), offsets)
+    assert pairs is not None
+    assert (pairs.labels - pairs.before == 1).all()
+    assert len(pairs.labels) == 58, "all but the first of each partition"
