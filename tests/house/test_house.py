@@ -107,6 +107,12 @@ def test_nothing_multiplies_matrices_in_numpy() -> None:
     assert multiplied == []
 
 
+def test_no_test_waits_for_javascript_that_the_page_evaluates() -> None:
+    """What the page's policy refuses at the second look, so that a test fails where the first one came too early."""
+    waiting = re.compile(r"\.wait_for_function\(")
+    assert [_name(path) for path in (ROOT / "tests").rglob("*.py") if waiting.search(path.read_text())] == []
+
+
 def test_no_module_is_long() -> None:
     lengths = {_name(path): len(path.read_text().splitlines()) for path in MODULES}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

@@ -144,6 +144,10 @@ def heights(page: Page, panel: int) -> list[float]:
     )
 
 
+def line_through(points: int) -> re.Pattern[str]:
+    return re.compile(f"^[^L]+(L[^L]+){{{points - 1}}}$")
+
+
 def test_before_any_score_the_page_says_so_and_offers_no_guess(open_page: Open) -> None:
     page = open_page()
     expect(page.locator('[data-name="metric"]')).to_have_text("no record scored yet")
@@ -157,7 +161,7 @@ def test_after_a_restart_on_an_idle_topic_the_last_score_and_its_curve_are_there
     expect(page.locator('[data-value="metric"]')).to_have_text("0.900")
     expect(page.locator('[data-name="metric"]')).to_have_text("accuracy, 3 h ago")
     expect(page.locator('[data-value="baseline"]')).to_have_text("0.500")
-    page.wait_for_function("document.querySelector('#charts path.line').getAttribute('d').split('L').length === 3")
+    expect(page.locator("#charts path.line").first).to_have_attribute("d", line_through(3))
 
 
 def test_how_the_metric_has_changed_since_yesterday_stands_beside_it(open_page: Open, rig: Rig) -> None:
@@ -221,7 +225,7 @@ def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_p
 def test_the_first_moment_of_a_day_stays_inside_its_chart(open_page: Open) -> None:
     page = open_page()
     page.locator('#spans [value="24h"]').check(force=True)
-    page.wait_for_function("document.querySelectorAll('#charts path.line')[1].getAttribute('d') !== ''")
+    expect(page.locator("#charts path.line").nth(1)).to_have_attribute("d", re.compile("."))
     reaches, ends = page.evaluate(
         """() => {
             const box = document.querySelectorAll("#charts path.line")[1].getBBox();
@@ -235,7 +239,7 @@ def test_a_guess_that_is_far_away_does_not_press_the_metric_flat(open_page: Open
     kept(rig, 1800.0, [0.86, 0.88, 0.9, 0.93], baseline=0.1)
     page = open_page()
     page.locator('#spans [value="24h"]').check(force=True)
-    page.wait_for_function("document.querySelector('#charts path.line').getAttribute('d').split('L').length === 4")
+    expect(page.locator("#charts path.line").first).to_have_attribute("d", line_through(4))
     shown = heights(page, 0)
     assert max(shown) - min(shown) > 0.3
     assert page.locator("#charts path.other").first.get_attribute("d") == "", (

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, Route, expect
 from millrace.app.api.routes import events
 from tests.app.api_rig import P0, Rig, serving
 from tests.browsing import NewPage
+from tests.conftest import WaitFor
 
 COVERED = """() => [...document.querySelectorAll("#charts button, #charts select")].filter((button) => {
     button.scrollIntoView({ block: "center" });
@@ -42,9 +43,10 @@ def page(new_page: NewPage, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield page
 
 
-def test_no_button_is_covered_on_a_screen_of_any_size(page: Page) -> None:
+def test_no_button_is_covered_on_a_screen_of_any_size(page: Page, wait_for: WaitFor) -> None:
+    plot = page.locator(".plot").first
     for width, height in ((1440, 900), (1366, 768), (1280, 720), (390, 844), (360, 740)):
         page.set_viewport_size({"width": width, "height": height})
-        page.wait_for_function("(wide) => document.querySelector('.plot').viewBox.baseVal.width <= wide", arg=width)
+        wait_for(lambda: plot.evaluate("(plot) => plot.viewBox.baseVal.width <= innerWidth"))
         assert page.evaluate(COVERED) == [], (width, height)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
