@@ -74,18 +74,18 @@ class DeadLetter(NamedTuple):
 
     def all_headers(self) -> list[tuple[str, bytes]]:
         """Return the headers of the letter: ours, then the record's own, except those that begin with our prefix."""
-        where, why, name = _shared_headers(self.partition, self.reason, self.field, self.model)
-        place = ("millrace.offset", b"%d" % self.offset), ("millrace.timestamp", b"%d" % self.timestamp_ms)
-        ours = [*where, *place, *why]
-        if self.framed and (schema := self.schema) is not None:
+        partition, offset, time_ms, _, _, headers, reason, field, model, detail, framed, absent = self
+        where, why, name = _shared_headers(partition, reason, field, model)
+        ours = [*where, ("millrace.offset", b"%d" % offset), ("millrace.timestamp", b"%d" % time_ms), *why]
+        if framed and (schema := self.schema) is not None:
             ours.append(("millrace.schema", b"%d" % schema))
-        if self.detail is not None:
-            ours.append(("millrace.detail", self.detail.encode()))
+        if detail is not None:
+            ours.append(("millrace.detail", detail.encode()))
         ours.append(name)
-        if self.absent is not None:
-            ours.append(("millrace.without_record", self.absent.value.encode()))
-        if self.headers:
-            ours += [(name, value) for name, value in self.headers if not name.startswith(HEADER_PREFIX)]
+        if absent is not None:
+            ours.append(("millrace.without_record", absent.value.encode()))
+        if headers:
+            ours += [(name, value) for name, value in headers if not name.startswith(HEADER_PREFIX)]
         return ours
 
 

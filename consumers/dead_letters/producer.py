@@ -70,7 +70,8 @@ class LetterContents(NamedTuple):
 
         The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
         """
-        return batch.append(timestamp=None, key=self.key, value=self.value, headers=self.headers) is not None
+        key, value, headers = self
+        return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
 
 
 def contents_of(letter: DeadLetter) -> LetterContents:

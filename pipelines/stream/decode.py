@@ -161,7 +161,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 def _placed(chunk: Chunk, refused: Sequence[Refusal]) -> Iterable[Refused]:
     """Return the verdicts by the offsets of their records."""
     offsets = chunk.offsets[[one.index for one in refused]].tolist() if refused else []
-    return map(Refused, offsets, *zip(*(one[1:] for one in refused), strict=True))
+    return (Refused._make((offset, *one[1:])) for offset, one in zip(offsets, refused, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ Owns the arithmetic of ranges: which offsets travel with which row, what a skip 
 anywhere.
 """
 
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,8 +85,8 @@ class Remainder:
         self.decoded = decoded
         self.start = decoded.start
         self._first = 0
-        self._refused = deque((refused.offset, refused.reason) for refused in self.decoded.refused)
-        self._skipped = deque(skipped)
+        self._refused = _OffsetEvents([one.offset for one in decoded.refused], [one.reason for one in decoded.refused])
+        self._skipped = _OffsetEvents([at for at, _ in skipped], [order for _, order in skipped])
         self._filtered = 0
         """How many of the filtered offsets were cut off."""
         self._lost = decoded.lost
@@ -107,8 +108,7 @@ class Remainder:
             raise ValueError(f"cannot cut {rows} rows off a chunk of which {self.rows} are left")
         whole = last == len(self.decoded.offsets)
         end = self.decoded.end if whole else int(self.decoded.offsets[last - 1]) + 1
-        set_aside = _count_below(self._refused, end)
-        skipped = _count_below(self._skipped, end)
+        set_aside, skipped = self._refused.cut(end), self._skipped.cut(end)
         filtered = int(self.decoded.filtered.searchsorted(end)) - self._filtered
         empty = end - self.start - rows - set_aside.total() - skipped.total() - filtered
         # Retention removes the oldest records of a partition, so the lost offsets come before any gap.
@@ -133,11 +133,16 @@ class Remainder:
         return piece
 
 
-def _count_below(events: deque[tuple[int, T]], end: int) -> Counter[T]:
-    counts: Counter[T] = Counter()
-    while events and events[0][0] < end:
-        counts[events.popleft()[1]] += 1
-    return counts
+class _OffsetEvents(Generic[T]):
+    """What happened at some offsets, which ascend."""
+
+    def __init__(self, offsets: Sequence[int], events: Sequence[T]) -> None:
+        self._offsets, self._events, self._first = offsets, events, 0
+
+    def cut(self, end: int) -> Counter[T]:
+        """Cut off what is before an offset, and count it."""
+        first, self._first = self._first, bisect_left(self._offsets, end, self._first)
+        return Counter(self._events[first : self._first])
 
 
 def cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list[Skipped]]:

@@ -47,12 +47,11 @@ from millrace.pipelines.formats.shared.number_texts import FALSE, TRUE, converte
 from millrace.pipelines.formats.shared.paths import empty_column
 from millrace.pipelines.formats.shared.pieces import (
     LARGEST,
-    in_order,
     joined,
     only_good,
     together,
 )
-from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
+from millrace.pipelines.formats.shared.plain_rows import PlainReader, RuledField, compiled
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Schema
 
@@ -106,7 +105,18 @@ class CsvDecoder:
         marks = (self._settings.delimiter, self._settings.quote, self._settings.lists)
         delimiter, quote, lists = (-1 if mark is None else ord(mark) for mark in marks)
         before = bytes({delimiter, *([] if lists < 0 else [lists])})
-        return PlainReader("read_csv", pa.schema(columns), before, nodes, count, delimiter, quote, lists)
+        fields = [
+            RuledField(
+                place.field,
+                [(column,) for column in place.columns],
+                # Nothing is a list without elements where lists vary in length.
+                null_is_fault=place.default is None and place.pad is None,
+                # Elements that are missing have their default where all of them are.
+                is_judged=place.default is None or len(place.columns) == 1,
+            )
+            for place in self._places
+        ]
+        return PlainReader("read_csv", pa.schema(columns), before, fields, nodes, count, delimiter, quote, lists)
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
@@ -115,19 +125,20 @@ class CsvDecoder:
         varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
         pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
         plain = self._plain.of(values) if self._plain is not None else None
-        left, numbers = values, np.arange(len(values))
+        left, numbers, refused = values, np.arange(len(values)), list[Refusal]()
         if plain is not None:
             pieces.append(self._columns(_CsvRows(plain.indices, plain.table, typed=True), values))
             left, numbers = [values[at] for at in plain.left.tolist()], plain.left
+            refused += plain.refused
         records, indices, text, faults = self._dialect.framed(left)
-        refused = [Refusal(int(numbers[fault.index]), fault.reason) for fault in faults]
+        refused += [Refusal(int(numbers[fault.index]), fault.reason) for fault in faults]
         for outcome in self._read_or_split(_CsvGroup(records, numbers[indices]), text):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
             else:
                 pieces.append(self._columns(outcome, values))
         refused += (refusal for piece in pieces for refusal in piece.refused)
-        return in_order(together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index))))
+        return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
     def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""

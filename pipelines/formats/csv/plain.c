@@ -57,6 +57,7 @@ static bool read_column(Reader *reader, Node *node, const uint8_t *end, bool quo
     }
     if (node->kind != LIST) return read_value(reader, node, end);
     Node *element = &reader->nodes[node->first];
+    int64_t before = reader->fault;
     for (;; reader->at++) {
         const uint8_t *behind = reader->at;
         while (behind < end && *behind != layout->lists) behind++;
@@ -65,6 +66,7 @@ static bool read_column(Reader *reader, Node *node, const uint8_t *end, bool quo
         if (behind == end) break;
     }
     node->offsets[++node->rows] = (int32_t)element->rows;
+    judge_list(reader, node, before);
     return true;
 }
 
@@ -85,17 +87,18 @@ static bool read_row(Reader *reader, const uint8_t *end, const Layout *layout) {
     return true;
 }
 
-/* Read the plain ones of some records, each of which ends where the next begins, and write the verdict on each: what is
+/* Read the plain ones of some records, each of which ends where the next begins, and note the verdict on each: what is
  * not plain is left. */
 void read_csv(const uint8_t *bytes, const int64_t *begins, int64_t records, Node *nodes, int64_t count, Mark *marks,
-              const uint64_t *powers, uint8_t *verdicts, const int64_t *columns, int64_t width, int64_t delimiter,
+              const uint64_t *powers, Outcome *outcome, const int64_t *columns, int64_t width, int64_t delimiter,
               int64_t quote, int64_t lists) {
     Layout layout = {columns, width, (uint8_t)delimiter, (int16_t)quote, (int16_t)lists};
     for (int64_t record = 0; record < records; record++) {
         const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1];
-        Reader reader = {nodes, powers, begin, end, false};
+        Reader reader = {nodes, powers, begin, end, false, GOOD, GOOD};
         set_marks(nodes, count, marks);
-        verdicts[record] = is_utf8(begin, end) && read_row(&reader, end, &layout) ? PLAIN : LEFT;
-        if (verdicts[record] != PLAIN) go_back(nodes, count, marks);
+        bool plain = is_utf8(begin, end) && read_row(&reader, end, &layout);
+        settle(outcome, record, plain ? PLAIN : LEFT, reader.fault);
+        if (!plain || reader.fault < GOOD) go_back(nodes, count, marks);
     }
 }

@@ -35,7 +35,7 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.arrow_columns import broken_by_numbers, of_one_length, words_not_allowed
 from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, empty_column, flat_names, pad_of
-from millrace.pipelines.formats.shared.pieces import in_order, only_good, together
+from millrace.pipelines.formats.shared.pieces import only_good, together
 from millrace.pipelines.formats.shared.plain_rows import compiled, library
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Field, Schema
@@ -262,7 +262,7 @@ class ExampleDecoder:
         pieces = [*self._apart(texts, joined, wrong), self._none(*unread)]
         filled = [piece for piece in pieces if len(piece.kept)]
         refused = _by_index(each for piece in pieces for each in piece.refused)
-        return in_order(together([pieces[-1], *filled], refused))
+        return together([pieces[-1], *filled], refused)
 
     def _apart(self, texts: Sequence[bytes], joined: JoinedExamples, wrong: Sequence[int]) -> Iterator[DecodedValues]:
         """Yield what the records of a chunk hold, without the wrong ones: those that TensorFlow may refuse apart."""

@@ -43,6 +43,7 @@ Of a nested record only the names on the asked paths are read. Where a record, o
 null too: a null parent is a missing field.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
@@ -68,17 +69,17 @@ from millrace.pipelines.formats.shared.paths import (
     AskedField,
     PathStep,
     asked_of,
+    default_of,
     distinct_fields,
     steps_of,
 )
 from millrace.pipelines.formats.shared.pieces import (
     LARGEST,
-    in_order,
     is_utf8,
     joined,
     together,
 )
-from millrace.pipelines.formats.shared.plain_rows import PlainReader, compiled
+from millrace.pipelines.formats.shared.plain_rows import PlainReader, RuledField, compiled
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Field, Schema
 
@@ -116,7 +117,7 @@ class JsonDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
-        self._plain = PlainReader("read_json", self._paths.schema, b",[") if compiled() else None
+        self._plain = PlainReader("read_json", self._paths.schema, b",[", self._paths.plain) if compiled() else None
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
@@ -140,7 +141,7 @@ class JsonDecoder:
                 pieces.append(self._columns(outcome.indices, outcome.table, outcome.records.__getitem__))
         refused += (refusal for piece in pieces for refusal in piece.refused)
         refused.sort(key=lambda refusal: refusal.index)
-        return in_order(together(pieces, tuple(refused)))
+        return together(pieces, tuple(refused))
 
     def _read_or_split(self, group: _JsonGroup, *, sifted: bool = False) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others."""
@@ -213,6 +214,19 @@ class ArrowPaths:
         self.schema = pa.schema([(name, _type(asked)) for name, asked in self.asked.items()])
         """The columns of a table of such records."""
         self.steps = {field.source: steps_of(field) for field in fields}
+        names = {source: tuple(step.name for step in steps) for source, steps in self.steps.items()}
+        by_names = Counter(names.values())
+        self.plain = [
+            RuledField(
+                field,
+                [names[field.source]],
+                null_is_fault=default_of(field) is None,
+                # Of records in lists each has values of its own, and of a list in two spellings each has rules.
+                is_judged=by_names[names[field.source]] == 1
+                and not any(step.lists for step in self.steps[field.source][:-1]),
+            )
+            for field in fields
+        ]
 
     def arrays(self, table: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
         """Return the array of each field by source: its values, or lists of them, one dimension a list."""

@@ -2,7 +2,7 @@
  *
  * A record that is plain is valid JSON, one object, whose asked values are of the types that the schema names; NaN and the
  * infinities are floats, as Python writes them. A field that stands twice, a key with a backslash, NaN where nobody asks,
- * deep nesting: none of them is plain.
+ * deep nesting: none of them is plain. One whose values are of other types is refused, where a parser certainly does.
  */
 
 #include "../shared/plain_columns.h"
@@ -210,17 +210,19 @@ static bool read_record(Reader *reader, Node *node) {
 
 static bool read_list(Reader *reader, Node *node) {
     Node *element = &reader->nodes[node->first];
+    int64_t before = reader->fault;
     if (!token(reader, ']')) {
         do {
             spaces(reader);
             bool quick = element->kind == FLOAT && few_digits(reader, (float *)element->values + element->rows);
+            if (quick && element->ruled) judge(reader, element, ((float *)element->values)[element->rows]);
             element->rows += quick;
             if (!quick && !read(reader, element)) return false;
         } while (token(reader, ','));
         if (!token(reader, ']')) return false;
     }
-    node->offsets[node->rows + 1] = (int32_t)element->rows;
-    node->rows++;
+    node->offsets[++node->rows] = (int32_t)element->rows;
+    judge_list(reader, node, before);
     return true;
 }
 
@@ -246,15 +248,27 @@ static bool read_numeral(Reader *reader, Node *node, uint8_t first) {
     return named ? read_not_finite(reader, node, words) : read_number(reader, node);
 }
 
-static bool read(Reader *reader, Node *node) {
-    spaces(reader);
-    if (reader->at == reader->end) return false;
-    uint8_t first = *reader->at;
-    if (first == 'n') {
-        if (!word(reader, "null")) return false;
-        add_null(reader, node);
-        return true;
+/* Note why a parser refuses a value, and pass over it; false where that is not certain. `faults.py` has the same rules. */
+static bool refuse(Reader *reader, const Node *node, const uint8_t *begin) {
+    const Node *leaf = node;
+    while (leaf->kind == LIST) leaf = &reader->nodes[leaf->first];
+    bool in_list = leaf != node, text = *begin == '"', truth = *begin == 't' || *begin == 'f';
+    bool numeral = *begin == '-' || (uint8_t)(*begin - '0') < 10, list = *begin == '[', record = *begin == '{';
+    bool same = leaf->kind == TEXT ? text : leaf->kind == BOOL ? truth : numeral;
+    if (node->place >= UNJUDGED || !(text || truth || numeral || list || record) || (list && in_list)) return false;
+    reader->at = begin;
+    if (same && leaf->kind == INTEGER) {
+        Number found;
+        if (in_list || !number(reader, &found) || found.whole) return false; /* it may be too large */
+        same = false;
+    } else if (!skip(reader, 0) || (same && !in_list)) {
+        return false;
     }
+    if (node->place < reader->unfit / FAULTS) reader->unfit = fault_of(node, list || same ? WRONG_SHAPE : WRONG_TYPE);
+    return true;
+}
+
+static bool read_any(Reader *reader, Node *node, uint8_t first) {
     switch (node->kind) {
     case RECORD: reader->at++; return first == '{' && read_record(reader, node);
     case LIST: reader->at++; return first == '[' && read_list(reader, node);
@@ -262,6 +276,19 @@ static bool read(Reader *reader, Node *node) {
     case BOOL: return read_bool(reader, node);
     default: return read_numeral(reader, node, first);
     }
+}
+
+static bool read(Reader *reader, Node *node) {
+    spaces(reader);
+    if (reader->at == reader->end) return false;
+    const uint8_t *begin = reader->at;
+    uint8_t first = *begin;
+    if (first == 'n') {
+        if (!word(reader, "null")) return false;
+        add_null(reader, node);
+        return true;
+    }
+    return read_any(reader, node, first) || refuse(reader, node, begin);
 }
 
 static bool read_object(Reader *reader, Node *nodes) {
@@ -284,15 +311,16 @@ static enum verdict verdict_on(const Reader *reader, const uint8_t *begin) {
 }
 
 /* Read the plain ones of some records, each of which ends where the next begins, into the columns of the first node, and
- * write the verdict on each. */
+ * note the verdict on each. */
 void read_json(const uint8_t *bytes, const int64_t *begins, int64_t records, Node *nodes, int64_t count, Mark *marks,
-               const uint64_t *powers, uint8_t *verdicts) {
+               const uint64_t *powers, Outcome *outcome) {
     for (int64_t record = 0; record < records; record++) {
         const uint8_t *begin = bytes + begins[record], *end = bytes + begins[record + 1];
-        Reader reader = {nodes, powers, begin, end, !is_utf8(begin, end)};
+        Reader reader = {nodes, powers, begin, end, !is_utf8(begin, end), GOOD, GOOD};
         set_marks(nodes, count, marks);
         bool plain = !reader.broken && read_object(&reader, nodes);
-        verdicts[record] = plain ? PLAIN : verdict_on(&reader, begin);
-        if (!plain) go_back(nodes, count, marks);
+        int64_t fault = reader.unfit < GOOD ? reader.unfit : reader.fault;
+        settle(outcome, record, plain ? PLAIN : verdict_on(&reader, begin), fault);
+        if (!plain || fault < GOOD) go_back(nodes, count, marks);
     }
 }

@@ -26,7 +26,7 @@ from millrace.pipelines.formats.shared.descriptors import (
     number_of,
 )
 from millrace.pipelines.formats.shared.paths import distinct_fields
-from millrace.pipelines.formats.shared.pieces import in_order, together, without_empty
+from millrace.pipelines.formats.shared.pieces import together, without_empty
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal, SchemaFit, each_known
 from millrace.pipelines.schema import Schema, Schemas
 
@@ -104,7 +104,6 @@ class ProtobufDecoder:
                 ]
             refused += verdicts
         joined = together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
-        joined = joined if len(groups) < 2 else in_order(joined)
         return replace(joined, schemas=tuple(schemas[first] for first in sorted(schemas))) if schemas else joined
 
     def _by_header(self, records: Sequence[bytes]) -> Mapping[Header, Sequence[int]]:

@@ -6,7 +6,7 @@ what their values mean is the same for all. Holds no state; runs on the decode p
 
 The rules of a field, `min`, `max` and `one_of`, are checked here too, for a whole column at once. Bounds and listed
 numbers are first rounded to the dtype of the field, as the numbers of the records are: `max: 0.1` lets the float32
-nearest to 0.1 pass.
+nearest to 0.1 pass. Compiled code judges plain records by the same rules (`plain_columns.h`).
 """
 
 import math

@@ -5,7 +5,6 @@ good rows and joined.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import filterfalse
 from operator import length_hint
 
@@ -33,30 +32,23 @@ def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValue
 
 
 def together(pieces: Sequence[DecodedValues], refused: tuple[Refusal, ...]) -> DecodedValues:
-    """Join the pieces under these verdicts. The first has every column and no rows, so that one other needs no copy."""
+    """Join the pieces, of which each is in order, under these verdicts, in the order of their values.
+
+    The first has every column and no rows, so that one other needs no copy.
+    """
     pieces = [piece for piece in pieces if len(piece.kept)] or pieces[:1]
     first = pieces[0]
     if len(pieces) == 1:
         return DecodedValues(first.kept, first.columns, refused, first.lengths)
-    return DecodedValues(
-        np.concatenate([piece.kept for piece in pieces]),
-        {source: np.concatenate([piece.columns[source] for piece in pieces]) for source in first.columns},
-        refused,
-        {source: np.concatenate([piece.lengths[source] for piece in pieces]) for source in first.lengths},
-    )
-
-
-def in_order(joined: DecodedValues) -> DecodedValues:
-    """Return the same rows in the order of their values."""
-    if (np.diff(joined.kept) > 0).all():
-        return joined
-    order = np.argsort(joined.kept)
-    return replace(
-        joined,
-        kept=joined.kept[order],
-        columns={source: column[order] for source, column in joined.columns.items()},
-        lengths={source: lengths[order] for source, lengths in joined.lengths.items()},
-    )
+    kept = np.concatenate([piece.kept for piece in pieces])
+    columns = {source: np.concatenate([piece.columns[source] for piece in pieces]) for source in first.columns}
+    lengths = {source: np.concatenate([piece.lengths[source] for piece in pieces]) for source in first.lengths}
+    if not (np.diff(kept) > 0).all():
+        order = np.argsort(kept)
+        kept = kept[order]
+        columns = {source: column[order] for source, column in columns.items()}
+        lengths = {source: each[order] for source, each in lengths.items()}
+    return DecodedValues(kept, columns, refused, lengths)
 
 
 def empty_rows(values: Sequence[bytes | None]) -> list[int]:

@@ -1,9 +1,10 @@
 /* Columns that rows are added to, and the numbers that stand in them: what compiled code of several formats shares.
  *
- * It decides nothing. What a format's own code takes for a plain record comes out as Arrow's parser would give it, to the
- * last bit; any other record is left to that parser, whether it is faulty or only unusual: what is not certain here is
- * not plain. So is a number beyond its type, or too fine for it, or of more digits than 64 bits hold. A format may say of
- * some records that they are certainly faulty.
+ * What a format's own code takes for a plain record comes out as Arrow's parser would give it, to the last bit; any other
+ * record is left to that parser, whether it is faulty or only unusual: what is not certain here is not plain. So is a
+ * number beyond its type, or too fine for it, or of more digits than 64 bits hold. Refused are records that are certainly
+ * faulty: those of which a format says so, and plain ones in which a value is missing or breaks a rule of its field, as far
+ * as the rules are known here. The verdicts are those of `arrow_columns.py`.
  *
  * Called through ctypes, without the interpreter's lock. Nothing is allocated: the caller hands in every buffer, large
  * enough for the bytes of the text (`plain_rows.py`). A record that turns out not to be plain leaves no trace in them.
@@ -15,7 +16,8 @@
 #include <string.h>
 
 enum kind { RECORD, LIST, FLOAT, DOUBLE, INTEGER, BOOL, TEXT };
-enum verdict { LEFT, PLAIN, MALFORMED, EMPTY };
+enum verdict { LEFT, PLAIN, MALFORMED, EMPTY, FAULTY };
+enum fault { NOT_ALLOWED = 1, NOT_FINITE, OUT_OF_RANGE, INFINITE, WRONG_SHAPE, MISSING, WRONG_TYPE, FAULTS };
 enum { DIGITS = 19, LARGEST_EXPONENT = 300, REMEMBERED = 512 };
 
 /* A key as it stood at the same place of the record before, and whose it is. */
@@ -24,6 +26,11 @@ typedef struct {
     int64_t length;       /* with the closing one */
     int64_t member;       /* the node, or -1 for a key that nobody asks for */
 } Key;
+
+typedef union {
+    double real;
+    int64_t whole;
+} Value;
 
 /* A field, a record around fields, or a list of either; laid out alike in plain_rows.py. */
 typedef struct {
@@ -38,6 +45,13 @@ typedef struct {
     int64_t seen;     /* the object in which the field was last seen */
     int64_t objects;  /* of a record: how many were begun */
     Key *keys;        /* of a record: REMEMBERED of them */
+    int64_t place;    /* of the field among those that are judged here; the greatest for one that is not */
+    int64_t present;  /* whether a null is a fault */
+    int64_t elements; /* of a list: how many it has to have, -1 for any number */
+    int64_t ruled;    /* whether a finite number may break a rule */
+    Value least, most;
+    const Value *listed; /* what is allowed alone, where that is listed */
+    int64_t listed_count;
 } Node;
 
 /* Where a field's columns ended before a record, to go back to. */
@@ -50,7 +64,18 @@ typedef struct {
     const uint64_t *powers; /* of five, 128 bits each, from LEAST_POWER on */
     const uint8_t *at, *end;
     bool broken; /* whether something was found that no parser takes */
+    int64_t fault; /* the verdict so far: the first field at fault, and its greatest fault */
+    int64_t unfit; /* the same of values that a parser refuses, which count before all others */
 } Reader;
+
+enum { UNJUDGED = 1 << 20, GOOD = UNJUDGED * FAULTS };
+
+typedef struct {
+    int64_t *kept;     /* the records that are plain and good, by their place */
+    int64_t *others;   /* all other ones, */
+    int64_t *verdicts; /* with the verdict, and behind it the fault */
+    int64_t kept_count, other_count;
+} Outcome;
 
 /* ---- Text ------------------------------------------------------------------------------------------------------- */
 
@@ -78,12 +103,55 @@ static bool is_utf8(const uint8_t *at, const uint8_t *end) {
     return true;
 }
 
+/* ---- Faults of values ------------------------------------------------------------------------------------------- */
+
+/* The first field is the verdict, and of its faults the greatest: the least of these numbers. */
+static inline int64_t fault_of(const Node *node, enum fault fault) {
+    return node->place < UNJUDGED ? node->place * FAULTS + (FAULTS - 1 - fault) : GOOD;
+}
+
+static inline void add_fault(Reader *reader, const Node *node, enum fault fault) {
+    int64_t found = fault_of(node, fault);
+    if (found < reader->fault) reader->fault = found;
+}
+
+static void judge_listed(Reader *reader, const Node *node, Value value) {
+    for (int64_t each = 0; each < node->listed_count; each++) {
+        Value one = node->listed[each];
+        if (node->kind == INTEGER ? one.whole == value.whole : one.real == value.real) return;
+    }
+    add_fault(reader, node, NOT_ALLOWED);
+}
+
+static __attribute__((noinline)) void judge(Reader *reader, const Node *node, double value) {
+    if (value >= node->least.real && value <= node->most.real) {
+        if (node->listed_count) judge_listed(reader, node, (Value){.real = value});
+    } else {
+        add_fault(reader, node, isnan(value) ? NOT_FINITE : isinf(value) ? INFINITE : OUT_OF_RANGE);
+    }
+}
+
+static __attribute__((noinline)) void judge_whole(Reader *reader, const Node *node, int64_t value) {
+    if (value < node->least.whole || value > node->most.whole) add_fault(reader, node, OUT_OF_RANGE);
+    else if (node->listed_count) judge_listed(reader, node, (Value){.whole = value});
+}
+
+/* Judge a list by its length. The elements of one that has not the right length do not matter: `before` is the verdict as
+ * it was before them. */
+static inline void judge_list(Reader *reader, const Node *node, int64_t before) {
+    int64_t elements = node->offsets[node->rows] - node->offsets[node->rows - 1];
+    if (node->elements < 0 || elements == node->elements) return;
+    reader->fault = before;
+    add_fault(reader, node, WRONG_SHAPE);
+}
+
 /* ---- Rows of a column ------------------------------------------------------------------------------------------- */
 
 static void add_null(Reader *reader, Node *node) {
     int64_t row = node->rows++;
     node->valid[row >> 3] &= (uint8_t)~(1u << (row & 7));
     node->nulls++;
+    if (node->present) add_fault(reader, node, MISSING);
     switch (node->kind) {
     case RECORD:
         for (int64_t each = 0; each < node->members; each++) add_null(reader, &reader->nodes[node->first + each]);
@@ -282,6 +350,7 @@ static inline bool few_digits(Reader *reader, float *found) {
 
 static bool read_number(Reader *reader, Node *node) {
     if (node->kind == FLOAT && few_digits(reader, (float *)node->values + node->rows)) {
+        if (node->ruled) judge(reader, node, ((float *)node->values)[node->rows]);
         node->rows++;
         return true;
     }
@@ -290,11 +359,15 @@ static bool read_number(Reader *reader, Node *node) {
     int64_t row = node->rows;
     if (node->kind == FLOAT) {
         if (!to_float(reader, &found, (float *)node->values + row)) return false;
+        if (node->ruled) judge(reader, node, ((float *)node->values)[row]);
     } else if (node->kind == DOUBLE) {
         if (!to_double(reader, &found, (double *)node->values + row)) return false;
+        if (node->ruled) judge(reader, node, ((double *)node->values)[row]);
     } else {
         if (!found.whole || found.digits > (uint64_t)INT64_MAX) return false;
-        ((int64_t *)node->values)[row] = found.negative ? -(int64_t)found.digits : (int64_t)found.digits;
+        int64_t value = found.negative ? -(int64_t)found.digits : (int64_t)found.digits;
+        ((int64_t *)node->values)[row] = value;
+        if (node->ruled) judge_whole(reader, node, value);
     }
     node->rows++;
     return true;
@@ -309,6 +382,7 @@ static bool read_not_finite(Reader *reader, Node *node, const char *const *words
         double value = **words == '-' ? -INFINITY : (*words)[0] == 'I' || (*words)[0] == 'i' ? INFINITY : NAN;
         if (node->kind == FLOAT) ((float *)node->values)[node->rows++] = (float)value;
         else ((double *)node->values)[node->rows++] = value;
+        judge(reader, node, value);
         reader->at += length;
         return true;
     }
@@ -319,6 +393,16 @@ static bool read_not_finite(Reader *reader, Node *node, const char *const *words
 
 static inline void set_marks(const Node *nodes, int64_t count, Mark *marks) {
     for (int64_t each = 0; each < count; each++) marks[each] = (Mark){nodes[each].rows, nodes[each].nulls, nodes[each].length};
+}
+
+/* Note what a record has come to. */
+static inline void settle(Outcome *outcome, int64_t record, enum verdict verdict, int64_t fault) {
+    if (verdict == PLAIN && fault >= GOOD) {
+        outcome->kept[outcome->kept_count++] = record;
+        return;
+    }
+    outcome->others[outcome->other_count] = record;
+    outcome->verdicts[outcome->other_count++] = verdict == PLAIN ? FAULTY + FAULTS * fault : verdict;
 }
 
 static void go_back(Node *nodes, int64_t count, const Mark *marks) {

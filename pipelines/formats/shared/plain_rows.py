@@ -1,12 +1,15 @@
 """Plain records of texts into Arrow's columns, by compiled code: `plain.c` of each such format says what is plain.
 
-What is not plain, and everything where the code was not compiled for this machine, is left to the caller. Holds no
-state from one text to the next, and the code runs without the interpreter's lock.
+What is not plain, and everything where the code was not compiled for this machine, is left to the caller. Plain records
+are judged by the rules of their fields, as `arrow_columns` judges columns, so that no row has to be taken out of
+thousands: by those of the first fields, up to one whose rules the code does not know. Holds no state from one text to
+the next, and the code runs without the interpreter's lock.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,32 +19,49 @@ import pyarrow as pa
 
 from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
+from millrace.pipelines.formats.shared.arrow_columns import REASONS, Show
 from millrace.pipelines.formats.shared.pieces import LARGEST
 from millrace.pipelines.formats.shared.protocol import Refusal
+from millrace.pipelines.schema import Field
 
 _LIBRARY = Path(__file__).with_name("libplain.so")
 _RECORD, _LIST, _BOOL, _TEXT = 0, 1, 5, 6
 _KINDS = {pa.float32(): 2, pa.float64(): 3, pa.int64(): 4, pa.bool_(): _BOOL, pa.binary(): _TEXT}
-_PARTS = "kind first members name name_length values offsets valid rows nulls length seen objects keys"
+_PARTS = (
+    "kind first members name name_length values offsets valid rows nulls length seen objects keys "
+    "place present elements ruled least most listed listed_count"
+)
 _NODE = np.dtype([(name, np.int64) for name in _PARTS.split()])
+_UNJUDGED = 1 << 20
 _KEYS, _MARK = 512 * 24, 24
 """Bytes of the keys that a record remembers, and of a mark."""
 _LEAST_POWER, _GREATEST_POWER = -342, 308
 _ALIGNED = 64
-_LEFT, _PLAIN = 0, 1
-_REASONS = {2: Reason.MALFORMED, 3: Reason.EMPTY}
-"""What a verdict of the code says of a record."""
+_LEFT, _PLAIN, _MALFORMED, _EMPTY, _FAULTY = range(5)
+_VERDICTS = _FAULTS = 8
+"""More than there are verdicts, and kinds of faults."""
+
+
+class RuledField(NamedTuple):
+    """A field of plain records."""
+
+    field: Field
+    paths: Sequence[tuple[str, ...]]
+    """The names that lead to its values; several, if each element has names of its own."""
+    null_is_fault: bool
+    is_judged: bool = True
+    """Whether the records that it refuses can be told value by value."""
 
 
 class PlainRows(NamedTuple):
     """What is plain of some values, and what is left."""
 
     table: pa.Table
-    """A row for each plain one."""
+    """A row for each plain one that is not refused."""
     indices: Int64s
     """The index of each in the values, ascending."""
     left: Int64s
-    """The indices of those that are neither plain nor certainly faulty."""
+    """The indices of those that are neither plain nor refused."""
     refused: Sequence[Refusal]
     """Those that are certainly faulty, ascending."""
 
@@ -51,26 +71,35 @@ class _ArrowNode(NamedTuple):
 
     arrow: pa.DataType
     name: str
-    many: bool
-    """Whether it is inside a list, so that a record has any number of its rows."""
+    path: tuple[str, ...] = ()
+    """The names that lead to it."""
+    lists: int = 0
+    """How many lists it is inside. If there is one, a record has any number of its rows."""
 
 
 class PlainReader:
     """Reads the columns of a schema."""
 
-    def __init__(self, read: str, schema: pa.Schema, before: bytes, *more: int | Int64s) -> None:
+    def __init__(
+        self, read: str, schema: pa.Schema, before: bytes, fields: Sequence[RuledField], *more: int | Int64s
+    ) -> None:
         """`read` is the function in C, and `more` what it is told besides.
 
-        Before each element but the first of a record is one of the bytes of `before`.
+        Before each element but the first of a record is one of the bytes of `before`. Of several faults in a record the
+        verdict is that on the first of `fields`.
         """
         self._schema, self._call, self._before, self._more = schema, getattr(library(), read), before, more
-        self._nodes = [_ArrowNode(pa.struct(list(schema)), "", many=False)]
+        self._nodes = [_ArrowNode(pa.struct(list(schema)), "")]
         laid: list[tuple[int, int, int]] = []
         for node in self._nodes:  # grows while it is read: the members of a node follow each other
             members = [node.arrow.field(at) for at in range(node.arrow.num_fields)]
             kind = _KINDS.get(node.arrow, _LIST if pa.types.is_list(node.arrow) else _RECORD)
             laid.append((kind, len(self._nodes), len(members)))
-            self._nodes += [_ArrowNode(one.type, one.name, node.many or kind == _LIST) for one in members]
+            in_list = kind == _LIST
+            self._nodes += [
+                _ArrowNode(one.type, one.name, (*node.path, *([] if in_list else [one.name])), node.lists + in_list)
+                for one in members
+            ]
         self._laid = np.zeros(len(laid), _NODE)
         self._laid["kind"], self._laid["first"], self._laid["members"] = np.transpose(laid)
         keys = [node.name.encode() + b'"' for node in self._nodes]
@@ -78,7 +107,9 @@ class PlainReader:
         self._keys = np.frombuffer(b"".join(keys), np.uint8)
         self._laid["name_length"] = np.diff(ends, prepend=0)
         self._laid["name"] = self._keys.ctypes.data + ends - self._laid["name_length"]
-        self._many = np.array([node.many for node in self._nodes])
+        self._many = np.array([node.lists > 0 for node in self._nodes])
+        self._judged = [*takewhile(_is_judged, fields)]
+        self._listed = [*self._lay_rules()]
 
     def of(self, values: Sequence[bytes | None]) -> PlainRows | None:
         """Read the plain ones of some values; None where they cannot be read together."""
@@ -86,20 +117,49 @@ class PlainReader:
         if not values or isinstance(texts, pa.ChunkedArray) or texts.nbytes > LARGEST:
             return None
         try:
-            table, verdicts = self.read(texts)
+            table, indices, others, verdicts = self.read(texts)
         except MemoryError:
             return None
-        if table.num_rows == len(values):
-            return PlainRows(table, np.arange(len(values)), np.empty(0, np.int64), ())
-        faulty = np.flatnonzero(verdicts > _PLAIN).tolist()
-        refused = [Refusal(at, _REASONS[code]) for at, code in zip(faulty, verdicts[faulty].tolist(), strict=True)]
-        return PlainRows(table, np.flatnonzero(verdicts == _PLAIN), np.flatnonzero(verdicts == _LEFT), refused)
+        codes = verdicts.tolist()
+        faults = {code: self._fault(code) for code in {*codes} - {_LEFT}}
+        refused = [Refusal(at, *faults[code]) for at, code in zip(others.tolist(), codes, strict=True) if code != _LEFT]
+        return PlainRows(table, indices, others[verdicts == _LEFT], refused)
 
-    def read(self, texts: pa.BinaryArray) -> tuple[pa.Table, npt.NDArray[np.uint8]]:
+    def _fault(self, code: int) -> tuple[Reason, str | None]:
+        """Return the reason of a verdict, and the field at fault."""
+        fault, verdict = divmod(code, _VERDICTS)
+        if verdict != _FAULTY:
+            return Reason.MALFORMED if verdict == _MALFORMED else Reason.EMPTY, None
+        place, rest = divmod(fault, _FAULTS)
+        show = _FAULTS - 1 - rest
+        # A number that is too large is not plain: what is infinite was written as such.
+        return Reason.NOT_FINITE if show == Show.INFINITE else REASONS[show], self._judged[place].field.source
+
+    def _lay_rules(self) -> Iterator[Int64s]:
+        """Lay out what is known of the fields; yield the values that are listed for some."""
+        laid = self._laid
+        laid["place"], laid["elements"] = _UNJUDGED, -1
+        places = {path: (place, one) for place, one in enumerate(self._judged) for path in one.paths}
+        for at, node in enumerate(self._nodes):
+            if node.path not in places:
+                continue
+            place, (field, _, null_is_fault, _) = places[node.path]
+            laid["place"][at], laid["present"][at] = place, null_is_fault or node.lists > 0
+            if pa.types.is_list(node.arrow):
+                any_number = field.pad is not None and not node.lists
+                laid["elements"][at] = -1 if any_number else field.shape[node.lists]
+            elif _is_ruled(field):
+                laid["ruled"][at] = True
+                laid["least"][at], laid["most"][at] = _bits(_bounds(field), node.arrow)
+                listed = _bits(np.array(field.one_of or (), field.dtype).tolist(), node.arrow)
+                laid["listed"][at], laid["listed_count"][at] = listed.ctypes.data, len(listed)
+                yield listed
+
+    def read(self, texts: pa.BinaryArray) -> tuple[pa.Table, Int64s, Int64s, Int64s]:
         """Read the plain ones of some records.
 
-        Return their rows, and the verdict on each record. Raise MemoryError where there is no room for the longest
-        lists that the text may hold.
+        Return their rows and their places, and the places of the others with the verdict on each. Raise MemoryError
+        where there is no room for the longest lists that the text may hold.
         """
         _, ends, text = texts.buffers()
         records, nodes = len(texts), self._laid.copy()
@@ -120,18 +180,20 @@ class PlainReader:
             room[offsets : offsets + 4] = 0
             room[keys : keys + known] = 0
         marks = np.empty(len(nodes) * _MARK, np.uint8)
-        verdicts = np.empty(records, np.uint8)
-        arrays = (begins, nodes, marks, _powers_of_five(), verdicts)
-        at_begins, at_nodes, at_marks, at_powers, at_verdicts = (each.ctypes.data for each in arrays)
+        kept, others, verdicts = outcome = np.empty((3, records), np.int64)
+        told = np.array([*(each.ctypes.data for each in outcome), 0, 0])
+        arrays = (begins, nodes, marks, _powers_of_five(), told)
+        at_begins, at_nodes, at_marks, at_powers, at_told = (each.ctypes.data for each in arrays)
         more = (each if isinstance(each, int) else each.ctypes.data for each in self._more)
-        self._call(at_text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_verdicts, *more)
+        self._call(at_text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_told, *more)
         whole = pa.py_buffer(room)
         buffers = [
             [whole.slice(start, size) for start, size in zip(*each, strict=True)]
             for each in zip(at.tolist(), sizes, strict=True)
         ]
         columns = [self._array(member, nodes, buffers) for member in range(1, 1 + int(nodes["members"][0]))]
-        return pa.Table.from_arrays(columns, schema=self._schema), verdicts
+        *_, good, bad = told.tolist()
+        return pa.Table.from_arrays(columns, schema=self._schema), kept[:good], others[:bad], verdicts[:bad]
 
     def _array(self, at: int, nodes: npt.NDArray[np.void], buffers: list[list[pa.Buffer]]) -> pa.Array:
         valid, offsets, values, _ = buffers[at]
@@ -145,6 +207,36 @@ class PlainReader:
             held.append(values)
         inside = [self._array(member, nodes, buffers) for member in range(first, first + members)]
         return pa.Array.from_buffers(self._nodes[at].arrow, rows, held, nulls, children=inside or None)
+
+
+def _is_judged(one: RuledField) -> bool:
+    """Return whether the code knows all rules of a field."""
+    field = one.field
+    if field.dtype in ("string", "bool"):
+        return one.is_judged and field.one_of is None and field.min is None and field.max is None
+    return one.is_judged and field.dtype != "float16"  # which is rounded once more
+
+
+def _is_ruled(field: Field) -> bool:
+    """Return whether a finite number that fits the column may be refused."""
+    has_rule = any(rule is not None for rule in (field.min, field.max, field.one_of))
+    return has_rule or (np.dtype(field.numpy_dtype).kind in "iu" and field.dtype != "int64")
+
+
+def _bounds(field: Field) -> list[float]:
+    """Return the least and the greatest value that a field allows, rounded as its values are."""
+    dtype = np.dtype(field.dtype)
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    least, most = (
+        limit if rule is None else rule for limit, rule in ((limits.min, field.min), (limits.max, field.max))
+    )
+    rounded: list[float] = np.array([least, most], dtype).clip(limits.min, limits.max).tolist()
+    return rounded
+
+
+def _bits(values: Sequence[float], arrow: pa.DataType) -> Int64s:
+    """Return numbers as the code has them: whole ones, or the bits of floats."""
+    return np.array(values, np.int64) if arrow == pa.int64() else np.array(values, np.float64).view(np.int64)
 
 
 def _sizes(kind: int, rows: int, text: int) -> tuple[int, int, int, int]:

@@ -25,11 +25,25 @@ FIELDS = (
     Field(name="tags", source="tags", dtype="string", shape=(2,), pad="-"),
 )
 COLUMNS = ("other", "float", "double", "whole", "small", "yes", "more", "text", "three", "some", "tags")
+RULES = (
+    Field(name="float", source="float", dtype="float32", max=0.5, min=-1),
+    Field(name="double", source="double", dtype="float64", one_of=(-2.25, 0)),
+    Field(name="whole", source="whole", dtype="int64", one_of=(7, 2**62 + 1)),
+    Field(name="small", source="small", dtype="uint8"),
+    Field(name="yes", source="yes", dtype="bool"),
+    Field(name="text", source="text", dtype="string"),
+    Field(name="three", source="three", dtype="float32", shape=(3,), min=1),
+    Field(name="some", source="some", dtype="int64", shape=(2,), pad=0, max=5),
+    Field(name="tags", source="tags", dtype="string", shape=(2,), missing="a"),
+)
 DECODERS = [
     CsvDecoder(Schema(features=FIELDS), CsvSettings(columns=COLUMNS, lists=";")),
     CsvDecoder(Schema(features=FIELDS), CsvSettings(columns=COLUMNS, lists="|", quote="'", delimiter=";")),
     CsvDecoder(Schema(features=FIELDS), CsvSettings(columns=COLUMNS, lists=" ", quote=None, delimiter="\t")),
     CsvDecoder(Schema(features=FIELDS[:7]), CsvSettings(columns=("other", *(field.name for field in FIELDS[:7])))),
+    CsvDecoder(Schema(features=RULES), CsvSettings(columns=COLUMNS, lists=";")),
+    CsvDecoder(Schema(features=RULES[::-1]), CsvSettings(columns=COLUMNS, lists="|", quote="'", delimiter=";")),
+    CsvDecoder(Schema(features=RULES[:7]), CsvSettings(columns=("other", *(field.name for field in RULES[:7])))),
 ]
 NUMBER = st.one_of(
     st.floats().map(repr),
@@ -39,7 +53,12 @@ NUMBER = st.one_of(
 )
 WORD = st.text(st.sampled_from("ab \"'ü;,|\n\r1.\t"), max_size=5)
 CELL = st.one_of(
-    NUMBER, NUMBER, WORD, st.sampled_from(["", "true", "0", "False", "1;2", "1|2|3", "a b", '""', "1 2", "\ufeff"])
+    NUMBER,
+    NUMBER,
+    WORD,
+    st.sampled_from(
+        ["", "true", "0", "False", "1;2", "1|2|3", "a b", '""', "1 2", "\ufeff", "0.5000001", "inf", "256", "1;2;nan"]
+    ),
 )
 
 

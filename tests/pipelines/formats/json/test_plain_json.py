@@ -94,10 +94,135 @@ def test_every_verdict_is_the_same_without_the_code(subject: Conformance) -> Non
     assert all(same(here, case.outcome) for here, case in zip(found, subject.cases, strict=True))
 
 
+JUDGED = (
+    Field(name="float", source="float", dtype="float32", min=-1, max=0.1),
+    Field(name="double", source="double", dtype="float64", one_of=(0, 0.1, -2)),
+    Field(name="small", source="small", dtype="int8", missing=-3, min=-100),
+    Field(name="large", source="large", dtype="uint32", max=2**32 - 2),
+    Field(name="whole", source="whole", dtype="int64", one_of=(1, 2**53 + 1, 2**63 - 1)),
+    Field(name="yes", source="yes", dtype="bool"),
+    Field(name="three", source="three", dtype="float32", shape=(3,), max=2),
+    Field(name="four", source="four", dtype="int16", shape=(2, 2), missing=0),
+    Field(name="some", source="some", dtype="float64", shape=(2,), pad=0, min=0),
+    Field(name="age", source="user.age", dtype="float32"),
+    Field(name="text", source="text", dtype="string"),
+)
+UNKNOWN = (
+    Field(name="half", source="half", dtype="float16"),
+    Field(name="word", source="word", dtype="string", one_of=("a", "b")),
+    Field(name="prices", source="items[].price", dtype="float32", shape=(2,)),
+)
+RULES = [
+    JsonDecoder(Schema(features=fields))
+    for fields in (
+        JUDGED,
+        JUDGED[::-1],
+        (*JUDGED[:6], UNKNOWN[1], *JUDGED[6:], *UNKNOWN[::2]),
+        (UNKNOWN[2], *JUDGED, *UNKNOWN[:2]),
+    )
+]
+REALS = ["0", "0.1", "-1", "-1.0000001", "0.10000001", "0.1000000015", "-2", "2", "2.5", "1e39", "1e-60"]
+REAL = st.sampled_from([*REALS, "NaN", "Infinity", "-Infinity", "null"])
+WHOLES = [1, 0, -100, -101, 127, 128, -128, -129, 2**15, 2**32 - 1, 2**32, 2**53, 2**53 + 1, 2**63 - 1, 2**63]
+INTEGER = st.sampled_from([*map(str, WHOLES), "-0", "null", "1.0"])
+
+
+def listing(element: st.SearchStrategy[str], usual: int) -> st.SearchStrategy[str]:
+    several = st.integers(0, 9).flatmap(
+        lambda at: st.lists(element, min_size=min(at, usual), max_size=usual + (at == 9))
+    )
+    return st.one_of(several.map(lambda texts: f"[{','.join(texts)}]"), st.just("null"))
+
+
+USUAL = {
+    "float": "0.1", "double": "-2", "small": "-100", "large": "1", "whole": "9007199254740993", "yes": "true",
+    "three": "[2,0.5,-7e3]", "four": "[[1,-2],[3,4]]", "some": "[0,1.5,3]", "user": '{"age":31}', "text": '"a"',
+    "half": "0.5", "word": '"b"', "items": '[{"price":1},{"price":2}]',
+}  # fmt: skip
+ANYTHING = [
+    "1",
+    "-2.5",
+    "1e2",
+    "NaN",
+    "-Infinity",
+    "1e999",
+    '"x"',
+    '"\\u0041"',
+    "true",
+    "fals",
+    "[1]",
+    "[[1.5]]",
+    '["a"]',
+]
+ANYTHING += [
+    "[]",
+    "[null,true]",
+    "{}",
+    '{"a":[1]}',
+    '{"age":"x"}',
+    '{"age":[1]}',
+    "[1,",
+    "9223372036854775808",
+    "-",
+    "01",
+]
+UNUSUAL = {
+    "float": REAL, "double": REAL, "small": INTEGER, "large": INTEGER, "whole": INTEGER, "three": listing(REAL, 3),
+    "yes": st.sampled_from(["null", "false"]), "four": listing(listing(INTEGER, 2), 2), "some": listing(REAL, 2),
+    "user": st.sampled_from(["null", "{}", '{"age":null}', '{"age":NaN}']), "text": st.sampled_from(["null", '""']),
+    "half": REAL, "word": st.sampled_from(['"c"', "null", '"a"']),
+    "items": listing(st.sampled_from(['{"price":1}', '{"price":null}', '{"price":NaN}', "null", "{}"]), 2),
+}  # fmt: skip
+
+
+def a_record(**texts: str) -> bytes:
+    """Return a record of which all other fields are usual."""
+    return ("{" + ",".join(f'"{name}":{text}' for name, text in {**USUAL, **texts}.items()) + "}").encode()
+
+
+@st.composite
+def judged(draw: st.DrawFn) -> bytes:
+    """Draw a record of which some fields are unusual, or not there at all."""
+    texts = dict(USUAL)
+    for name in draw(st.lists(st.sampled_from([*USUAL]), max_size=4)):
+        other = st.one_of(st.sampled_from(ANYTHING), listing(st.sampled_from(ANYTHING), 2))
+        texts[name] = draw(other if draw(st.integers(0, 2)) == 0 else UNUSUAL[name])
+    for name in draw(st.lists(st.sampled_from([*USUAL]), max_size=2)) if draw(st.integers(0, 3)) == 0 else []:
+        texts.pop(name, None)
+    return ("{" + ",".join(f'"{name}":{text}' for name, text in texts.items()) + "}").encode()
+
+
+@pytest.mark.parametrize("decoder", RULES)
+@settings(max_examples=150)
+@given(values=st.lists(judged(), min_size=1, max_size=6))
+@example(values=[a_record(float="NaN", double="7"), a_record(three="[null,3]"), a_record(four="[[null]]")])
+@example(values=[a_record(word='"c"', three="[1]"), a_record(word='"c"', text="null"), a_record(half="1e5", age="7")])
+def test_every_record_is_judged_as_by_its_columns(decoder: JsonDecoder, values: list[bytes]) -> None:
+    assert_alike(decoder, [*values])
+
+
+def test_what_the_code_judges_leaves_columns_without_a_fault() -> None:
+    good = a_record()
+    faults = {
+        '"float":0.1': '"float":0.11', '"double":-2': '"double":-3', '"small":-100': '"small":-101',
+        '"whole":9007199254740993': '"whole":9007199254740992', '"yes":true': '"yes":null',
+        "[2,0.5,-7e3]": "[2,0.5]", "[[1,-2],[3,4]]": "[[1],[3,4]]", "[0,1.5,3]": "[0,-1]", '{"age":31}': "{}",
+        '"text":"a"': '"text":null', "0.5,-7e3": "NaN,-7e3",
+    }  # fmt: skip
+    records = [good.replace(usual.encode(), fault.encode()) for usual, fault in faults.items()]
+    assert good not in records
+    plain = RULES[0]._plain
+    assert plain is not None
+    found = plain.of([good, *records])
+    assert found is not None
+    assert found.indices.tolist() == [0]
+    assert [one.index for one in found.refused] == [*range(1, 1 + len(records))]
+
+
 def plain_of(arrow: pa.DataType, texts: list[str]) -> tuple[list[bool], pa.Array]:
     """Return which of some values of a field are plain, and what was read of these."""
     records = [b'{"v":%s}' % text.encode() for text in texts]
-    read = PlainReader("read_json", pa.schema([("v", arrow)]), b",[").of(records)
+    read = PlainReader("read_json", pa.schema([("v", arrow)]), b",[", ()).of(records)
     assert read is not None
     plain = np.isin(np.arange(len(records)), read.indices).tolist()
     return plain, read.table.column("v").combine_chunks()
@@ -193,9 +318,10 @@ def test_what_no_parser_takes_is_refused_at_once_and_what_is_not_certain_is_left
             b'{"string": "\xff"}',
             b'{"other": "\xed\xa0\x80"}',
         ],
+        "wrong_type": [b'{"int64": 1.0}', b'{"float32": "1"}', b'{"string": 1e5}', b'{"bool": {}, "int64": null}'],
+        "wrong_shape": [b'{"int64": [1]}', b'{"float64": []}'],
         # Some of these are good, and some are not: the parser knows.
         "left": [
-            b'{"int64": 1.0}',
             b'{"int64": 1, "int64": 2}',
             b'{"int\\u0036": 1}',
             b'{"int64" 1}',
