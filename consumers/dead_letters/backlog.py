@@ -8,9 +8,11 @@ It ends by `close`, which makes every waiting `put` fail.
 
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics, ReasonCounts
 from millrace.consumers.errors import DeadLettersStopped
@@ -55,21 +57,17 @@ class Backlog:
                 # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
                 self._check_open()
-            accepted = list[tuple[DeadLetter, int]]()
-            left = self._options.capacity_bytes - self._nbytes
-            for letter in letters:
-                left -= (nbytes := letter.nbytes)
-                if left < 0 and (accepted or self._waiting):
-                    break
-                accepted.append((letter, nbytes))
-            self._take(accepted)
-        return len(accepted)
+            sizes = [letter.nbytes for letter in letters]
+            ends, left = [*accumulate(sizes)], self._options.capacity_bytes - self._nbytes
+            count = bisect_right(ends, left) or (1 if letters and not self._waiting else 0)
+            self._take(letters[:count], sizes[:count])
+        return count
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""
         with self._changed:
             self._check_open()
-            self._take([(letter, letter.nbytes)])
+            self._take([letter], [letter.nbytes])
 
     @property
     def full(self) -> bool:
@@ -155,14 +153,14 @@ class Backlog:
                 as_of=self._clock(),
             )
 
-    def _take(self, letters: Sequence[tuple[DeadLetter, int]]) -> None:
+    def _take(self, letters: Sequence[DeadLetter], sizes: Sequence[int]) -> None:
         if letters and not self._waiting:
             self._stalled_since = self._clock()
-        self._waiting += letters
-        self._nbytes += sum(nbytes for _, nbytes in letters)
+        self._waiting.extend(zip(letters, sizes, strict=True))
+        self._nbytes += sum(sizes)
         self._peak_bytes = max(self._peak_bytes, self._nbytes)
         self._put += len(letters)
-        self._counts.add([letter for letter, _ in letters])
+        self._counts.add(letters)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
@@ -53,35 +53,27 @@ _SHORTENED_BYTES = 16 * 1024
 """How much is sent of the value, and of the key, of a letter that is too large."""
 
 
-class LetterContents(NamedTuple):
-    """A letter as it is written to its topic."""
+LetterContents: TypeAlias = tuple[bytes | None, bytes, list[tuple[str, bytes]]]
+"""A letter as it is written to its topic: its key, value and headers."""
 
-    key: bytes | None
-    value: bytes
-    headers: list[tuple[str, bytes]]
 
-    @property
-    def nbytes(self) -> int:
-        """Its size in a request, at most."""
-        return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(*self))
+def append_to(batch: Any, contents: LetterContents) -> bool:
+    """Append a letter to a batch of aiokafka's producer; return whether the batch had room.
 
-    def append_to(self, batch: Any) -> bool:
-        """Append it to a batch of aiokafka's producer; return whether the batch had room.
-
-        The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
-        """
-        key, value, headers = self
-        return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
+    The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
+    """
+    key, value, headers = contents
+    return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
 
 
 def contents_of(letter: DeadLetter) -> LetterContents:
     """Return the record that was set aside, with its headers and ours."""
-    headers = letter.all_headers()
-    if letter.value is None:
+    headers, value = letter.all_headers(), letter.value
+    if value is None:
         # In a compacted topic a letter without a value would delete those of its key. So an empty value is sent, and
         # the header tells it from a value that was empty.
         headers.append(("millrace.value", b"null"))
-    return LetterContents(letter.key, letter.value or b"", headers)
+    return letter.key, value or b"", headers
 
 
 def shortened_contents_of(letter: DeadLetter) -> LetterContents:
@@ -92,7 +84,7 @@ def shortened_contents_of(letter: DeadLetter) -> LetterContents:
     value, key = letter.value or b"", letter.key
     ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
     ours.append(("millrace.value_bytes", str(len(value)).encode()))
-    return LetterContents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
+    return key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours
 
 
 _WINDOW = 2000
@@ -352,10 +344,10 @@ class _LetterSender:
             batch, inside = producer.create_batch(), list[int]()
             for index in indices:
                 contents = self._contents(window, index)
-                if (inside and window.alone) or not contents.append_to(batch):
+                if (inside and window.alone) or not append_to(batch, contents):
                     yield await self._handed_over(producer, batch, place, inside)
                     batch, inside = producer.create_batch(), []
-                    contents.append_to(batch)  # the first one always fits
+                    append_to(batch, contents)  # the first one always fits
                 inside.append(index)
             yield await self._handed_over(producer, batch, place, inside)
 
@@ -373,7 +365,7 @@ class _LetterSender:
         if index not in window.too_large:
             whole, most = contents_of(letter), self._options.max_request_bytes
             # Of a letter that is far from the limit the size in a request need not be known.
-            if letter.nbytes <= most // 2 or whole.nbytes <= most:
+            if letter.nbytes <= most // 2 or DefaultRecordBatchBuilder.estimate_size_in_bytes(*whole) <= most:
                 return whole
             self._mark_too_large(window, index)
         return shortened_contents_of(letter)
