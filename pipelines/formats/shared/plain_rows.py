@@ -33,6 +33,9 @@ _PARTS = (
 )
 _NODE = np.dtype([(name, np.int64) for name in _PARTS.split()])
 _UNJUDGED = 1 << 20
+_ROW_BYTES = {_RECORD: 0, _LIST: 0, _TEXT: 0, _BOOL: 1}
+"""The most bytes of a row in a node's values; 8 for all other kinds, besides the bytes of texts."""
+_VALID, _, _OFFSETS, _VALUES = range(4)
 _KEYS, _MARK = 512 * 24, 24
 """Bytes of the keys that a record remembers, and of a mark."""
 _LEAST_POWER, _GREATEST_POWER = -342, 308
@@ -102,6 +105,12 @@ class PlainReader:
             ]
         self._laid = np.zeros(len(laid), _NODE)
         self._laid["kind"], self._laid["first"], self._laid["members"] = np.transpose(laid)
+        self._kinds = [kind for kind, _, _ in laid]
+        self._inside = [range(first, first + members) for _, first, members in laid]
+        self._row_bytes = np.array([_ROW_BYTES.get(kind, 8) for kind in self._kinds])
+        self._key_bytes = np.array([_KEYS * (kind == _RECORD) for kind in self._kinds])
+        self._has_offsets = np.array([kind in (_LIST, _TEXT) for kind in self._kinds])
+        self._is_text = np.array([kind == _TEXT for kind in self._kinds])
         keys = [node.name.encode() + b'"' for node in self._nodes]
         ends = np.cumsum([len(key) for key in keys])
         self._keys = np.frombuffer(b"".join(keys), np.uint8)
@@ -168,17 +177,16 @@ class PlainReader:
         # What is not written to takes no memory.
         before = self._before if self._many.any() else b""
         elements = records + library().count_bytes(at_text, length, before, len(before))
-        rows = np.where(self._many, elements, records)
-        sizes = [_sizes(int(kind), int(most), length) for kind, most in zip(nodes["kind"], rows, strict=True)]
-        ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for each in sizes for size in each])
-        room = np.empty(int(ends[-1]) + _ALIGNED, np.uint8)
-        at = np.concatenate([[0], ends[:-1]]).reshape(-1, 4)
-        for name, column in zip(("valid", "offsets", "values", "keys"), at.T, strict=True):
-            nodes[name] = room.ctypes.data + column
-        for (valid, offsets, _, keys), (bits, *_, known) in zip(at.tolist(), sizes, strict=True):
-            room[valid : valid + bits] = 0xFF
-            room[offsets : offsets + 4] = 0
-            room[keys : keys + known] = 0
+        sizes = self._sizes(np.where(self._many, elements, records), length)
+        aligned = -(-sizes // _ALIGNED) * _ALIGNED
+        ends = aligned.cumsum()
+        starts = (ends - aligned.ravel()).reshape(aligned.shape)
+        room = np.empty(int(ends[-1]), np.uint8)
+        _, keys, offsets, _ = starts
+        room[: keys[0]] = 0xFF
+        room[keys[0] : offsets[0]] = 0
+        room.view(np.int32)[offsets // 4] = 0
+        nodes["valid"], nodes["keys"], nodes["offsets"], nodes["values"] = room.ctypes.data + starts
         marks = np.empty(len(nodes) * _MARK, np.uint8)
         kept, others, verdicts = outcome = np.empty((3, records), np.int64)
         told = np.array([*(each.ctypes.data for each in outcome), 0, 0])
@@ -186,27 +194,40 @@ class PlainReader:
         at_begins, at_nodes, at_marks, at_powers, at_told = (each.ctypes.data for each in arrays)
         more = (each if isinstance(each, int) else each.ctypes.data for each in self._more)
         self._call(at_text, at_begins, records, at_nodes, len(nodes), at_marks, at_powers, at_told, *more)
-        whole = pa.py_buffer(room)
-        buffers = [
-            [whole.slice(start, size) for start, size in zip(*each, strict=True)]
-            for each in zip(at.tolist(), sizes, strict=True)
-        ]
-        columns = [self._array(member, nodes, buffers) for member in range(1, 1 + int(nodes["members"][0]))]
+        held = _ReadBuffers(
+            pa.py_buffer(room), *(each.tolist() for each in (starts, sizes, nodes["rows"], nodes["nulls"]))
+        )
+        columns = [self._array(member, held) for member in self._inside[0]]
         *_, good, bad = told.tolist()
         return pa.Table.from_arrays(columns, schema=self._schema), kept[:good], others[:bad], verdicts[:bad]
 
-    def _array(self, at: int, nodes: npt.NDArray[np.void], buffers: list[list[pa.Buffer]]) -> pa.Array:
-        valid, offsets, values, _ = buffers[at]
-        kind, first, members, rows, nulls = (
-            int(nodes[name][at]) for name in ("kind", "first", "members", "rows", "nulls")
-        )
-        held: list[pa.Buffer | None] = [valid if nulls else None]
+    def _sizes(self, rows: Int64s, text: int) -> Int64s:
+        """Return the bytes of each node's validity, keys, offsets, and values."""
+        offsets = 4 * (rows * self._has_offsets + 1)
+        return np.stack([rows // 8 + 1, self._key_bytes, offsets, self._row_bytes * rows + self._is_text * text])
+
+    def _array(self, at: int, held: "_ReadBuffers") -> pa.Array:
+        kind, nulls = self._kinds[at], held.nulls[at]
+        buffers = [held.part(_VALID, at) if nulls else None]
         if kind in (_LIST, _TEXT):
-            held.append(offsets)
+            buffers.append(held.part(_OFFSETS, at))
         if kind not in (_LIST, _RECORD):
-            held.append(values)
-        inside = [self._array(member, nodes, buffers) for member in range(first, first + members)]
-        return pa.Array.from_buffers(self._nodes[at].arrow, rows, held, nulls, children=inside or None)
+            buffers.append(held.part(_VALUES, at))
+        inside = [self._array(member, held) for member in self._inside[at]]
+        return pa.Array.from_buffers(self._nodes[at].arrow, held.rows[at], buffers, nulls, children=inside or None)
+
+
+class _ReadBuffers(NamedTuple):
+    """What the code has written, of each node."""
+
+    whole: pa.Buffer
+    starts: list[list[int]]
+    sizes: list[list[int]]
+    rows: list[int]
+    nulls: list[int]
+
+    def part(self, part: int, at: int) -> pa.Buffer:
+        return self.whole.slice(self.starts[part][at], self.sizes[part][at])
 
 
 def _is_judged(one: RuledField) -> bool:
@@ -237,13 +258,6 @@ def _bounds(field: Field) -> list[float]:
 def _bits(values: Sequence[float], arrow: pa.DataType) -> Int64s:
     """Return numbers as the code has them: whole ones, or the bits of floats."""
     return np.array(values, np.int64) if arrow == pa.int64() else np.array(values, np.float64).view(np.int64)
-
-
-def _sizes(kind: int, rows: int, text: int) -> tuple[int, int, int, int]:
-    """Return the bytes of a node's validity, offsets, values, and keys."""
-    bits = rows // 8 + 1
-    values = {_RECORD: 0, _LIST: 0, _BOOL: bits, _TEXT: text}.get(kind, 8 * rows)
-    return bits, 4 * (rows + 1) if kind in (_LIST, _TEXT) else 4, values, _KEYS if kind == _RECORD else 0
 
 
 @cache
