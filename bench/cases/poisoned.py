@@ -91,7 +91,7 @@ def main() -> None:
     tune()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=131_072)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
     kept, cost = dict[str, float](), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="poisoned-") as folder:
