@@ -22,7 +22,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import compress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -35,7 +34,7 @@ from millrace.consumers.reasons import Reason
 from millrace.consumers.records import Int64s
 from millrace.pipelines.formats.shared.arrow_columns import broken_by_numbers, of_one_length, words_not_allowed
 from millrace.pipelines.formats.shared.paths import default_of, distinct_fields, empty_column, flat_names, pad_of
-from millrace.pipelines.formats.shared.pieces import only_good, together
+from millrace.pipelines.formats.shared.pieces import only_good, together, without
 from millrace.pipelines.formats.shared.plain_rows import compiled, library
 from millrace.pipelines.formats.shared.protocol import DecodedValues, Refusal
 from millrace.pipelines.schema import Column, Field, Schema
@@ -266,20 +265,19 @@ class ExampleDecoder:
 
     def _apart(self, texts: Sequence[bytes], joined: JoinedExamples, wrong: Sequence[int]) -> Iterator[DecodedValues]:
         """Yield what the records of a chunk hold, without the wrong ones: those that TensorFlow may refuse apart."""
-        usual = np.ones(len(texts), np.bool_)
-        usual[self._asked.unlike(joined)] = False
-        unlike = ~usual
-        usual[wrong] = unlike[wrong] = False
-        indices = np.flatnonzero(usual)
-        rest = list(compress(texts, usual))
+        unlike = np.zeros(len(texts), np.bool_)
+        unlike[self._asked.unlike(joined)] = True
+        unlike[wrong] = False
+        others = np.flatnonzero(unlike)
+        apart = np.union1d(others, wrong)
+        indices, rest = np.delete(np.arange(len(texts)), apart), without(texts, apart.tolist())
         parsed = self._usual(tf.constant(rest, tf.string))
         if isinstance(parsed, ParseStop):
             for at in range(0, len(rest), _SLICE):
                 yield from self._sifted(rest[at : at + _SLICE], indices[at : at + _SLICE])
         else:
             yield self._judged(parsed, indices)
-        indices = np.flatnonzero(unlike)
-        yield from self._sorted(list(compress(texts, unlike)), indices)
+        yield from self._sorted([texts[row] for row in others.tolist()], others)
 
     def _judged(self, parsed: Mapping[str, FeatureLists], indices: Int64s) -> DecodedValues:
         refused = list[Refusal]()
