@@ -269,8 +269,8 @@ class ExampleDecoder:
         unlike[self._asked.unlike(joined)] = True
         unlike[wrong] = False
         others = np.flatnonzero(unlike)
-        apart = np.union1d(others, wrong)
-        indices, rest = np.delete(np.arange(len(texts)), apart), without(texts, apart.tolist())
+        apart = sorted([*others.tolist(), *wrong])
+        indices, rest = np.delete(np.arange(len(texts)), apart), without(texts, apart)
         parsed = self._usual(tf.constant(rest, tf.string))
         if isinstance(parsed, ParseStop):
             for at in range(0, len(rest), _SLICE):
