@@ -184,12 +184,15 @@ def test_a_history_of_an_hour_says_how_long_it_is_and_a_shorter_one_says_nothing
 
 
 def at_mark(page: Page, sign: str) -> tuple[float, float]:
-    """Return a place in the large chart, above a mark."""
-    box = page.locator(f"#charts path.sign.{sign}").first.bounding_box()
-    chart = page.locator("#charts").bounding_box()
-    assert box is not None
-    assert chart is not None
-    return box["x"] + box["width"] / 2, chart["y"] + 60
+    """Return a place in the large chart, above a mark, from one look: the page draws its marks anew each second."""
+    x, top = page.evaluate(
+        """(sign) => {
+            const mark = document.querySelector(`#charts path.sign.${sign}`).getBoundingClientRect();
+            return [mark.x + mark.width / 2, document.getElementById("charts").getBoundingClientRect().y];
+        }""",
+        sign,
+    )
+    return x, top + 60
 
 
 def test_marks_of_checkpoints_and_of_the_records_open_what_they_stand_for(open_page: Open, rig: Rig) -> None:
