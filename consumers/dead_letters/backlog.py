@@ -8,11 +8,9 @@ It ends by `close`, which makes every waiting `put` fail.
 
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from millrace.consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics, ReasonCounts
 from millrace.consumers.errors import DeadLettersStopped
@@ -57,11 +55,14 @@ class Backlog:
                 # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
                 self._check_open()
-            sizes = [letter.nbytes for letter in letters]
-            ends, left = [*accumulate(sizes)], self._options.capacity_bytes - self._nbytes
-            count = bisect_right(ends, left) or (1 if letters and not self._waiting else 0)
-            self._take(letters[:count], sizes[:count])
-        return count
+            sizes, left = list[int](), self._options.capacity_bytes - self._nbytes
+            for letter in letters:
+                left -= (nbytes := letter.nbytes)
+                if left < 0 and (sizes or self._waiting):
+                    break
+                sizes.append(nbytes)
+            self._take(letters[: len(sizes)], sizes)
+        return len(sizes)
 
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""

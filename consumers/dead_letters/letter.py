@@ -76,11 +76,12 @@ class DeadLetter(NamedTuple):
         """Return the headers of the letter: ours, then the record's own, except those that begin with our prefix."""
         partition, offset, time_ms, _, _, headers, reason, field, model, detail, framed, absent = self
         where, why, name = _shared_headers(partition, reason, field, model)
-        ours = [*where, ("millrace.offset", b"%d" % offset), ("millrace.timestamp", b"%d" % time_ms), *why, name]
+        ours = [*where, ("millrace.offset", b"%d" % offset), ("millrace.timestamp", b"%d" % time_ms), *why]
         if framed and (schema := self.schema) is not None:
             ours.append(("millrace.schema", b"%d" % schema))
         if detail is not None:
             ours.append(("millrace.detail", detail.encode()))
+        ours.append(name)
         if absent is not None:
             ours.append(("millrace.without_record", absent.value.encode()))
         if headers:

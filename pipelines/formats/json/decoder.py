@@ -3,8 +3,8 @@
 Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
 
 Two parsers read a chunk. Compiled code (`plain_rows`) takes the records that are plain, each by its own bytes, and
-gives their values as the other would. What it leaves goes to pyarrow's parser, which decides: all of a chunk where the
-code was not compiled for this machine.
+gives their values as the other would; it refuses those that are certainly faulty, for the same reason. What it leaves
+goes to pyarrow's parser, which decides: all of a chunk where the code was not compiled for this machine.
 
 That parser reads a stream of objects and knows nothing of records, so counting rows proves nothing: `{"id":0}{"id":1}`,
 an empty value and `{"id":2}` are three rows of three records. That each row is exactly one record, and the right one,
